@@ -1,0 +1,123 @@
+/// \file
+/// Attention: the description of the operation, and the two calls that perform it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tessera/execution.h"
+#include "tessera/export.h"
+#include "tessera/mask.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+/// How attention is computed. Every algorithm gives the same result within rounding.
+enum class Algorithm : std::uint8_t {
+  automatic,  ///< The fastest that serves the problem.
+  standard,   ///< Separate passes over an N x N matrix in memory, with the best GEMM at hand.
+  flash1,     ///< Tiles, keys outside: output and statistics are read and written per block of keys.
+  flash2,     ///< Tiles, queries outside: statistics stay in registers, output is written once.
+  hopper,     ///< flash2 as an asynchronous pipeline on sm_90a (TMA, wgmma).
+  minimal,    ///< The teaching kernel: one thread per row.
+};
+
+/// The name of an algorithm, as in "flash2". Never null.
+TESSERA_API const char* name(Algorithm algorithm) noexcept;
+
+/// Forward or backward.
+enum class Direction : std::uint8_t {
+  forward,   ///< Output and LSE.
+  backward,  ///< Gradients.
+};
+
+/// The name of a direction, "forward" or "backward". Never null.
+TESSERA_API const char* name(Direction direction) noexcept;
+
+/// Attention with linear biases: -slope * |i + d - j| is added to the score, d being the mask's diagonal.
+struct Alibi {
+  const float* slopes = nullptr;   ///< One slope per query head, where the data lives; null: off.
+  std::int64_t batch_stride = 0;   ///< Distance between the slopes of two batch entries; 0: shared.
+};
+
+/// The slopes of the ALiBi paper for a number of heads: 2^(-8/n), 2^(-16/n), ... for n a power of two, and
+/// its interleaving rule for other counts.
+TESSERA_API std::vector<float> alibi_slopes(std::int64_t heads);
+
+/// Dropout on the normalised probabilities. Whether an element is dropped is a pure function of seed, offset
+/// and the element's global (batch, head, row, column): the same on every device, for every tile size,
+/// algorithm and number of ranks.
+struct Dropout {
+  double probability = 0;                ///< In [0, 1); 0: off. Applied in steps of 2^-16.
+  std::uint64_t seed = 0;                ///< Chooses the random bits ...
+  std::uint64_t offset = 0;              ///< ... together with this, which a training loop counts up.
+  const std::uint64_t* state = nullptr;  ///< {seed, offset} read when the kernel runs, from the memory where
+                                         ///< the data lives (a replayed CUDA graph then draws new bits);
+                                         ///< null: the values above.
+};
+
+/// The global position of a problem's first row, column, batch entry and query head, for a shard of a longer
+/// sequence: it masks, biases and drops exactly as the whole would.
+struct Origin {
+  std::int64_t row = 0;     ///< Global index of query 0.
+  std::int64_t column = 0;  ///< Global index of key 0.
+  std::int64_t batch = 0;   ///< Global index of batch entry 0.
+  std::int64_t head = 0;    ///< Global index of query head 0.
+};
+
+/// The operation, everything but the data:
+///
+///     O = dropout(softmax(softcap(scale * Q K^T) + bias + alibi + mask)) V
+struct Attention {
+  std::optional<double> scale{};                  ///< Default 1 / sqrt(head_dim of q).
+  Mask mask{};                                    ///< Who sees whom; default: everyone everyone.
+  double softcap = 0;                             ///< cap * tanh(s / cap) on the scaled scores; 0: off.
+  Alibi alibi{};                                  ///< Linear biases; default: none.
+  Dropout dropout{};                              ///< Default: none.
+  Origin origin{};                                ///< Default: the problem is the whole.
+  Algorithm algorithm = Algorithm::automatic;     ///< How it is computed.
+  bool deterministic = false;                     ///< Backward bitwise reproducible also on GPUs.
+};
+
+/// The tensors of a forward call. Query head h reads key/value head h / (Hq / Hkv).
+struct ForwardTensors {
+  Tensor q{};     ///< (batch, Nq, Hq, d_qk)
+  Tensor k{};     ///< (batch, Nk, Hkv, d_qk); Hkv divides Hq.
+  Tensor v{};     ///< (batch, Nk, Hkv, d_v)
+  Tensor bias{};  ///< Optional: (batch|1, Hq|1, Nq|1, Nk), the type of q or its accumulator type.
+  Tensor out{};   ///< Written: (batch, Nq, Hq, d_v)
+  Tensor lse{};   ///< Optional, written: (batch, Hq, Nq, 1) in fp32 (fp64 for fp64): the natural logarithm
+                  ///< of the sum of exponentiated scores, before dropout.
+};
+
+/// The tensors of a backward call. Gradients that are not given are not computed; at least one must be.
+struct BackwardTensors {
+  Tensor q{};          ///< As given to forward.
+  Tensor k{};          ///< As given to forward.
+  Tensor v{};          ///< As given to forward.
+  Tensor bias{};       ///< As given to forward.
+  Tensor out{};        ///< What forward wrote.
+  Tensor lse{};        ///< What forward wrote.
+  Tensor grad_out{};   ///< Gradient of `out`.
+  Tensor grad_lse{};   ///< Optional: gradient of `lse`, same shape and type.
+  Tensor grad_q{};     ///< Written, shape and type of q.
+  Tensor grad_k{};     ///< Written, shape and type of k.
+  Tensor grad_v{};     ///< Written, shape and type of v.
+  Tensor grad_bias{};  ///< Written, shape and type of bias: summed over what was broadcast.
+};
+
+/// Computes attention. Outputs are fully overwritten; a row that sees no key gives 0 and an LSE of -infinity.
+///
+/// Bitwise reproducible; a row's result does not depend on what else is in the batch, nor on `execution`.
+/// On the CPU the call returns when the result is there; on a GPU work is queued on `execution.stream`.
+/// Throws Error; outputs are untouched unless the code is device_failure.
+TESSERA_API void forward(const Attention& attention, const ForwardTensors& tensors,
+                         const Execution& execution = {});
+
+/// Computes the gradients of `forward` by recomputation, from q, k, v, out and lse of the same description.
+/// The same promises hold; on GPUs bitwise reproducible when `attention.deterministic` is set.
+TESSERA_API void backward(const Attention& attention, const BackwardTensors& tensors,
+                          const Execution& execution = {});
+
+}  // namespace tessera

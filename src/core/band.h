@@ -1,0 +1,85 @@
+// Who sees whom around the diagonal: causal masks and windows, per element and per tile.
+//
+// Coordinates here are local: row i and column j count from the first query and key of one sequence.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace tessera::core {
+
+inline constexpr std::int64_t kUnbounded = -1;
+
+// Row i sees column j when i + diagonal - left <= j <= i + diagonal + right.
+struct Band {
+  std::int64_t left = kUnbounded;
+  std::int64_t right = kUnbounded;
+  std::int64_t diagonal = 0;
+
+  TESSERA_HD constexpr bool bounded() const { return left != kUnbounded || right != kUnbounded; }
+
+  TESSERA_HD constexpr bool visible(std::int64_t i, std::int64_t j) const {
+    const std::int64_t distance = j - (i + diagonal);
+    return (left == kUnbounded || -distance <= left) && (right == kUnbounded || distance <= right);
+  }
+
+  // The band as the columns see it: column j sees row i exactly when row i sees column j.
+  TESSERA_HD constexpr Band transposed() const { return {right, left, -diagonal}; }
+};
+
+// How a tile of scores is to be treated.
+enum class TileKind : std::uint8_t {
+  skip,     // nothing visible
+  partial,  // some elements visible: mask each
+  full,     // everything visible
+};
+
+// The columns that a block of rows sees: none outside [begin, end), all inside [full_begin, full_end), some
+// in between. begin <= full_begin <= full_end <= end always; without full columns full_begin == end.
+struct VisibleRange {
+  std::int64_t begin = 0;
+  std::int64_t full_begin = 0;
+  std::int64_t full_end = 0;
+  std::int64_t end = 0;
+
+  TESSERA_HD constexpr bool empty() const { return begin >= end; }
+
+  TESSERA_HD constexpr TileKind kind(std::int64_t tile_begin, std::int64_t tile_end) const {
+    if (tile_begin >= tile_end || tile_end <= begin || tile_begin >= end) return TileKind::skip;
+    return tile_begin >= full_begin && tile_end <= full_end ? TileKind::full : TileKind::partial;
+  }
+};
+
+// What rows [row_begin, row_end) see of `columns` columns. For what columns see of the rows pass
+// band.transposed().
+TESSERA_HD constexpr VisibleRange visible_range(const Band& band, std::int64_t row_begin,
+                                                std::int64_t row_end, std::int64_t columns) {
+  auto clamp = [columns](std::int64_t x) { return x < 0 ? 0 : x > columns ? columns : x; };
+  if (row_begin >= row_end || columns <= 0) return {};
+  VisibleRange range{0, 0, columns, columns};
+  if (band.left != kUnbounded) {
+    range.begin = clamp(row_begin + band.diagonal - band.left);
+    range.full_begin = clamp(row_end - 1 + band.diagonal - band.left);
+  }
+  if (band.right != kUnbounded) {
+    range.end = clamp(row_end - 1 + band.diagonal + band.right + 1);
+    range.full_end = clamp(row_begin + band.diagonal + band.right + 1);
+  }
+  if (range.begin >= range.end) return {};
+  if (range.full_begin >= range.full_end) range.full_begin = range.full_end = range.end;
+  return range;
+}
+
+// How many (row, column) pairs of a rows x columns rectangle the band lets through, in closed form per row.
+TESSERA_HD constexpr double visible_pairs(const Band& band, std::int64_t rows, std::int64_t columns) {
+  if (!band.bounded()) return static_cast<double>(rows) * static_cast<double>(columns);
+  double pairs = 0;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const VisibleRange range = visible_range(band, i, i + 1, columns);
+    pairs += static_cast<double>(range.end - range.begin);
+  }
+  return pairs;
+}
+
+}  // namespace tessera::core

@@ -1,0 +1,86 @@
+// Philox4x32-10 (Salmon et al., SC 2011) and the dropout bit of every element.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace tessera::core {
+
+struct PhiloxBlock {
+  std::uint32_t word[4];
+};
+
+// Ten rounds of Philox on a 128-bit counter with a 64-bit key.
+TESSERA_HD constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, std::uint32_t key0,
+                                               std::uint32_t key1) {
+  constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
+  constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = kMultiplier0 * counter.word[0];
+    const std::uint64_t product1 = kMultiplier1 * counter.word[2];
+    counter = {{static_cast<std::uint32_t>(product1 >> 32) ^ counter.word[1] ^ key0,
+                static_cast<std::uint32_t>(product1),
+                static_cast<std::uint32_t>(product0 >> 32) ^ counter.word[3] ^ key1,
+                static_cast<std::uint32_t>(product0)}};
+    key0 += kWeyl0;
+    key1 += kWeyl1;
+  }
+  return counter;
+}
+
+// The random stream of one (batch entry, head), in global coordinates. One Philox call turns (seed, offset,
+// batch, head) into a 128-bit value: two words become the key, two the upper half of the counter of the
+// element calls, whose lower half is (row, call). So no coordinate is ever squeezed into fewer than 32 bits.
+struct DropoutStream {
+  std::uint32_t key0 = 0, key1 = 0, high0 = 0, high1 = 0;
+};
+
+TESSERA_HD constexpr DropoutStream dropout_stream(std::uint64_t seed, std::uint64_t offset,
+                                                  std::int64_t batch, std::int64_t head) {
+  const PhiloxBlock block =
+      philox4x32_10({{static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(offset >> 32),
+                      static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head)}},
+                    static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32));
+  return {block.word[0], block.word[1], block.word[2], block.word[3]};
+}
+
+// Elements of a row share a call in groups of eight, so that in the m16n8 accumulator layout one GPU thread
+// owns all of them: pair t of a 32-column group holds columns {8m + 2t, 8m + 2t + 1 : m = 0..3}, 16 bits
+// each, word m, the even column in the low half.
+inline constexpr int kDropoutGroup = 32;
+
+TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, std::int64_t row,
+                                              std::int64_t column_group, int pair) {
+  return philox4x32_10({{static_cast<std::uint32_t>(column_group * 4 + pair),
+                         static_cast<std::uint32_t>(row), stream.high0, stream.high1}},
+                       stream.key0, stream.key1);
+}
+
+// The 16 random bits of one element, by the definition above.
+TESSERA_HD constexpr std::uint32_t dropout_bits(const DropoutStream& stream, std::int64_t row,
+                                                std::int64_t column) {
+  const int within = static_cast<int>(column % kDropoutGroup);
+  const PhiloxBlock block = dropout_call(stream, row, column / kDropoutGroup, within % 8 / 2);
+  return (block.word[within / 8] >> (within % 2 * 16)) & 0xFFFF;
+}
+
+// The bits of the 32 columns of one group, at once.
+TESSERA_HD constexpr void dropout_group_bits(const DropoutStream& stream, std::int64_t row,
+                                             std::int64_t column_group, std::uint16_t (&bits)[kDropoutGroup]) {
+  for (int pair = 0; pair < 4; ++pair) {
+    const PhiloxBlock block = dropout_call(stream, row, column_group, pair);
+    for (int m = 0; m < 4; ++m) {
+      bits[8 * m + 2 * pair] = static_cast<std::uint16_t>(block.word[m]);
+      bits[8 * m + 2 * pair + 1] = static_cast<std::uint16_t>(block.word[m] >> 16);
+    }
+  }
+}
+
+// An element is kept when its bits reach the threshold: round(probability * 2^16).
+TESSERA_HD constexpr std::uint32_t dropout_threshold(double probability) {
+  return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);
+}
+
+}  // namespace tessera::core
