@@ -1,0 +1,72 @@
+# The front door. Each target first installs what is missing (tools/setup), then builds, then works.
+# BUILD_JOBS=n limits the parallel compile jobs.
+SHELL := /bin/bash
+BUILD_JOBS ?= $(shell nproc)
+RELEASE := build/release
+TESSERA := $(RELEASE)/bin/tessera
+
+# A first configuration; afterwards Ninja runs CMake again by itself when a CMake file or a source list changes.
+configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run build test bench asan tsan format lint docs clean
+
+help: ## list the targets
+	@printf 'usage: make <target>\n\n'
+	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## install what the build and the tests need
+	@tools/setup test
+
+run: $(TESSERA) ## check every kernel on this machine, then measure standard against flash2
+	@$(TESSERA) verify
+	@$(TESSERA) bench --algorithm standard,flash2 --seq 256,512,1024 --heads 8 --dim 64 \
+	  --dtype fp32 --direction forward,backward
+
+bench: $(TESSERA) ## a longer sweep; ARGS="..." replaces its options
+	@$(TESSERA) bench $(or $(ARGS),--algorithm standard,flash2 --seq 256,512,1024,2048,4096 --heads 8 \
+	  --dim 64,128 --dtype fp32,bf16 --direction forward,backward)
+
+# Phony through the pattern below: Ninja knows better than Make whether anything is out of date.
+.PHONY: $(TESSERA)
+$(TESSERA):
+	@tools/setup run
+	@$(call configure,release)
+	@cmake --build --preset release --target tessera_lab -j $(BUILD_JOBS)
+
+build: ## build the library and the command (release)
+	@tools/setup run
+	@$(call configure,release)
+	@cmake --build --preset release -j $(BUILD_JOBS)
+
+test: ## everything that this machine can test: release, sanitizers, format
+	@tools/setup test
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release asan tsan format
+
+asan: ## the whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/setup test
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests asan
+
+tsan: ## the tests with threads under ThreadSanitizer
+	@tools/setup test
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests tsan
+
+format: ## put all C, C++ and CUDA sources into the project's format
+	@tools/setup lint
+	@tools/format
+
+lint: ## check the format and the rules of .clang-tidy
+	@tools/setup lint
+	@tools/format --check
+	@$(call configure,release)
+	@cmake --build --preset release -j $(BUILD_JOBS) --target tessera_objects
+	@tools/tidy $(RELEASE) $(BUILD_JOBS)
+
+docs: ## the reference manual, in build/docs
+	@tools/setup docs
+	@mkdir -p build/docs
+	@doxygen docs/Doxyfile
+	@echo "build/docs/html/index.html"
+
+clean: ## remove build/ (.venv stays)
+	@rm -rf build

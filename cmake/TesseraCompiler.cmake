@@ -1,0 +1,36 @@
+# The language level, the warnings of developer mode and the sanitizers.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "Tessera needs GCC 12 or newer; found ${CMAKE_CXX_COMPILER_VERSION} (${CMAKE_CXX_COMPILER})")
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
+  message(FATAL_ERROR "Tessera needs Clang 15 or newer; found ${CMAKE_CXX_COMPILER_VERSION} (${CMAKE_CXX_COMPILER})")
+endif()
+
+if(TESSERA_SANITIZE)
+  set(_sanitize "-fsanitize=${TESSERA_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${_sanitize}>")
+  add_link_options(${_sanitize})
+endif()
+
+# Flags of our own targets. -Wsign-conversion is left out: index arithmetic mixes std::ptrdiff_t and
+# std::size_t everywhere, and the casts it asks for hide more than they show. Sanitizer builds keep the
+# warnings but not -Werror, because instrumentation makes GCC's flow analysis report false positives.
+function(tessera_developer_options target)
+  if(NOT TESSERA_DEVELOPER)
+    return()
+  endif()
+  set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wundef)
+  set(cxx_warnings -Wnon-virtual-dtor -Woverloaded-virtual)
+  if(NOT TESSERA_SANITIZE)
+    list(APPEND warnings -Werror)
+  endif()
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:${warnings}>" "$<$<COMPILE_LANGUAGE:CXX>:${cxx_warnings}>")
+endfunction()

@@ -1,0 +1,105 @@
+# Finds everything outside the repository. Each optional part leaves two variables for the summary:
+# TESSERA_<PART>_ENABLED and TESSERA_<PART>_REASON, a phrase that says why it is on or off.
+
+# Ends the configuration when the user asked for a part (ON) that is not there.
+function(_tessera_require part message)
+  if("${TESSERA_${part}}" STREQUAL "ON")
+    message(FATAL_ERROR "TESSERA_${part}=ON, but ${message}. Run `tools/setup test`, or set TESSERA_${part}=OFF.")
+  endif()
+endfunction()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# --- DLPack: the C ABI takes its tensors; a single header ---------------------------------------------
+find_path(TESSERA_DLPACK_INCLUDE_DIR dlpack/dlpack.h)
+mark_as_advanced(TESSERA_DLPACK_INCLUDE_DIR)
+
+# --- OpenBLAS -----------------------------------------------------------------------------------------
+set(TESSERA_OPENBLAS_ENABLED OFF)
+if(NOT TESSERA_OPENBLAS)
+  set(TESSERA_OPENBLAS_REASON "TESSERA_OPENBLAS=OFF")
+else()
+  find_package(TesseraOpenBLAS MODULE)
+  if(TesseraOpenBLAS_FOUND)
+    set(TESSERA_OPENBLAS_ENABLED ON)
+    set(TESSERA_OPENBLAS_REASON "${TESSERA_OPENBLAS_LIBRARY}")
+  else()
+    _tessera_require(OPENBLAS "neither libopenblas nor cblas.h was found (package libopenblas-serial-dev)")
+    set(TESSERA_OPENBLAS_REASON "libopenblas not found (package libopenblas-serial-dev)")
+  endif()
+endif()
+
+# --- CUDA ---------------------------------------------------------------------------------------------
+set(TESSERA_CUDA_ENABLED OFF)
+if(NOT TESSERA_CUDA)
+  set(TESSERA_CUDA_REASON "TESSERA_CUDA=OFF")
+else()
+  find_package(CUDAToolkit QUIET)
+  if(NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cudart_static)
+    _tessera_require(CUDA "no CUDA toolkit (nvcc and the static runtime) was found")
+    set(TESSERA_CUDA_REASON "no CUDA toolkit found (looked for nvcc on PATH and under CUDAToolkit_ROOT)")
+  else()
+    file(GLOB _cuda_host CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/host/*.cpp")
+    file(GLOB_RECURSE _cuda_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/*.cu")
+    if(_cuda_kernels)
+      set(CMAKE_CUDA_STANDARD 20)
+      set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+      enable_language(CUDA)
+    endif()
+    set(TESSERA_CUDA_ENABLED ON)
+    list(LENGTH _cuda_kernels _kernel_count)
+    list(LENGTH _cuda_host _host_count)
+    set(TESSERA_CUDA_REASON
+      "toolkit ${CUDAToolkit_VERSION}; ${_host_count} host and ${_kernel_count} kernel files")
+    if(_host_count EQUAL 0 AND _kernel_count EQUAL 0)
+      set(TESSERA_CUDA_ENABLED OFF)
+      set(TESSERA_CUDA_REASON "toolkit ${CUDAToolkit_VERSION} found; this version has no CUDA sources yet")
+    endif()
+  endif()
+endif()
+
+# --- the `tessera` command ----------------------------------------------------------------------------
+set(TESSERA_LAB_ENABLED OFF)
+file(GLOB _lab_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cpp")
+if(NOT TESSERA_LAB)
+  set(TESSERA_LAB_REASON "TESSERA_LAB=OFF")
+elseif(NOT _lab_sources)
+  set(TESSERA_LAB_REASON "lab/ has no sources")
+else()
+  foreach(package IN ITEMS fmt CLI11 nlohmann_json)
+    find_package(${package} CONFIG QUIET)
+    if(NOT ${package}_FOUND)
+      message(FATAL_ERROR "the `tessera` command needs ${package}: run `tools/setup run`, or set TESSERA_LAB=OFF")
+    endif()
+  endforeach()
+  set(TESSERA_LAB_ENABLED ON)
+  set(TESSERA_LAB_REASON "CLI11 ${CLI11_VERSION}, fmt ${fmt_VERSION}, nlohmann-json ${nlohmann_json_VERSION}")
+endif()
+
+# --- tests --------------------------------------------------------------------------------------------
+set(TESSERA_TESTS_ENABLED OFF)
+if(TESSERA_TESTS STREQUAL "AUTO" AND NOT PROJECT_IS_TOP_LEVEL)
+  set(TESSERA_TESTS_REASON "part of another project")
+elseif(NOT TESSERA_TESTS)
+  set(TESSERA_TESTS_REASON "TESSERA_TESTS=OFF")
+else()
+  find_package(GTest CONFIG QUIET)
+  find_package(fmt CONFIG QUIET)
+  find_package(Python3 COMPONENTS Interpreter QUIET)
+  if(GTest_FOUND AND fmt_FOUND AND Python3_FOUND)
+    set(TESSERA_TESTS_ENABLED ON)
+    set(TESSERA_TESTS_REASON "GoogleTest ${GTest_VERSION}")
+  else()
+    _tessera_require(TESTS "GoogleTest, fmt or Python 3 was not found")
+    set(TESSERA_TESTS_REASON "GoogleTest, fmt or Python 3 not found; tools/setup test installs them")
+  endif()
+endif()
+
+# pytest lives in .venv, which tools/setup makes.
+find_program(TESSERA_PYTEST pytest PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
+mark_as_advanced(TESSERA_PYTEST)
+
+# --- seen, but not used by this version ---------------------------------------------------------------
+find_program(TESSERA_MPICXX mpicxx)
+mark_as_advanced(TESSERA_MPICXX)

@@ -1,0 +1,11 @@
+# Reads the version from the public header, so that it is written down once.
+set(_header "${CMAKE_CURRENT_LIST_DIR}/../include/tessera/version.h")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_header}")
+file(STRINGS "${_header}" _lines REGEX "^#define TESSERA_VERSION_(MAJOR|MINOR|PATCH) [0-9]+$")
+foreach(part IN ITEMS MAJOR MINOR PATCH)
+  if(NOT "${_lines}" MATCHES "TESSERA_VERSION_${part} ([0-9]+)")
+    message(FATAL_ERROR "include/tessera/version.h does not define TESSERA_VERSION_${part} as a number")
+  endif()
+  set(_${part} "${CMAKE_MATCH_1}")
+endforeach()
+set(TESSERA_VERSION "${_MAJOR}.${_MINOR}.${_PATCH}")
