@@ -1,0 +1,74 @@
+// Judging a kernel's result: against the oracle, with the error of a standard implementation in the same type
+// as the measure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reference/case.h"
+#include "reference/elements.h"
+#include "reference/oracle.h"
+#include "tessera/execution.h"
+#include "tessera/tensor.h"
+
+namespace tessera::reference {
+
+// How far one tensor is from the exact result, and how far it may be.
+struct TensorError {
+  std::string tensor;
+  double error = 0, model_error = 0, allowed = 0;  // largest absolute error
+  double rmse = 0, model_rmse = 0;
+  double cosine = 1;
+  bool ok = true;
+  std::string reason{};  // why not ok
+};
+
+struct Verdict {
+  std::vector<TensorError> tensors;
+  bool ok = true;
+  std::string message{};  // why not ok, one line
+  double seconds = 0;
+};
+
+// Factors of RELIABILITY.md: error of ours over the error of a standard implementation in the same type.
+inline constexpr double kForwardFactor = 1.5;
+inline constexpr double kGradientFactor = 2;
+
+// The result in `actual` against exact values and those of the model, both in its shape without gaps. Infinite
+// and NaN values must be where the exact ones are. Tolerance: factor * the model's error + a small floor.
+TensorError compare(const std::string& name, const Tensor& actual, std::span<const double> exact,
+                    std::span<const double> model, double factor);
+
+// What a case should give: exactly, and as the model of its type computes it.
+struct Expected {
+  Forward exact, model;
+  Gradients exact_gradients, model_gradients;
+};
+
+Expected expect(const Case& problem);
+
+// Chooses a kernel by name for a scope, through TESSERA_KERNEL; an empty name leaves the choice alone.
+class ForceKernel {
+ public:
+  explicit ForceKernel(const std::string& kernel);
+  ~ForceKernel();
+  ForceKernel(const ForceKernel&) = delete;
+  ForceKernel& operator=(const ForceKernel&) = delete;
+
+ private:
+  bool changed_ = false;
+  bool had_value_ = false;
+  std::string before_{};
+};
+
+// Runs forward and backward into the case's tensors with the kernel named (empty: automatic).
+void run(Case& problem, const std::string& kernel, const Execution& execution = {});
+
+// The results now in the case's tensors against what they should be.
+Verdict judge(const Case& problem, const Expected& expected);
+
+// All of it: makes the case, runs the kernel named, judges. An Error becomes a verdict that is not ok.
+Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution = {});
+
+}  // namespace tessera::reference
