@@ -1,0 +1,56 @@
+// What a BlockMask shares between its copies, and how the functions that make one build it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/problem.h"
+#include "tessera/mask.h"
+
+namespace tessera {
+
+// Kept blocks in both directions: by rows for forward and dQ, by columns for dK and dV. Block row
+// head * q_blocks + q_block keeps columns[row_offsets[row] .. row_offsets[row + 1]), ascending;
+// block column head * k_blocks + k_block is kept by rows[column_offsets[column] ..
+// column_offsets[column + 1]), ascending.
+struct BlockMask::Data {
+  BlockLayout layout{};
+  std::int64_t q_blocks = 0, k_blocks = 0;
+  std::vector<std::int64_t> row_offsets;
+  std::vector<std::int32_t> columns;
+  std::vector<std::int64_t> column_offsets;
+  std::vector<std::int32_t> rows;
+};
+
+namespace core {
+
+// The mask as kernels read it; no blocks for an empty mask. Valid as long as a copy of the mask
+// lives.
+BlockView view(const BlockMask& mask) noexcept;
+
+// Number of blocks in both directions.
+struct BlockGrid {
+  std::int64_t q_blocks = 0, k_blocks = 0;
+};
+
+// The grid of a layout. Throws invalid_argument unless every size is positive and every product of
+// sizes that is formed later can be represented.
+BlockGrid block_grid(const BlockLayout& layout);
+
+// The key block that holds the key which the last query of a block meets on the bottom-right
+// diagonal, clamped to the keys there are: what the presets call the diagonal block.
+std::int64_t diagonal_block(const BlockLayout& layout, std::int64_t q_block);
+
+// Appends the key blocks that one block row keeps, in ascending order.
+using AppendRow = std::function<void(std::int64_t head, std::int64_t q_block,
+                                     std::vector<std::int32_t>& columns)>;
+
+// Builds the data of a mask row by row. Throws invalid_argument for a wrong layout, out_of_memory
+// when the mask does not fit.
+std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layout,
+                                                        const AppendRow& append_row);
+
+}  // namespace core
+}  // namespace tessera

@@ -1,0 +1,79 @@
+#include "tessera/mask.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/band.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+[[noreturn]] void invalid(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, message);
+}
+
+bool bounded(const Mask& mask) {
+  return mask.left != core::kUnbounded || mask.right != core::kUnbounded;
+}
+
+// Whether anything was said about the diagonal: it also counts for ALiBi, without any bound.
+bool names_diagonal(const Mask& mask) {
+  return mask.diagonal.has_value() || mask.align != Align::bottom_right;
+}
+
+std::string diagonal_text(const Mask& mask) {
+  if (mask.diagonal.has_value()) return "the explicit diagonal " + std::to_string(*mask.diagonal);
+  return mask.align == Align::top_left ? "Align::top_left" : "Align::bottom_right";
+}
+
+bool same_diagonal(const Mask& a, const Mask& b) {
+  if (a.diagonal.has_value() || b.diagonal.has_value()) return a.diagonal == b.diagonal;
+  return a.align == b.align;
+}
+
+void require_bound(const char* name, std::int64_t value) {
+  if (value >= core::kUnbounded) return;
+  invalid(std::string("Mask: ") + name + " is " + std::to_string(value) +
+          "; it must be at least 0, or -1 for no bound");
+}
+
+std::int64_t tighter(std::int64_t a, std::int64_t b) {
+  if (a == core::kUnbounded) return b;
+  return b == core::kUnbounded ? a : std::min(a, b);
+}
+
+}  // namespace
+
+Mask operator&(const Mask& a, const Mask& b) {
+  for (const Mask* mask : {&a, &b}) {
+    require_bound("left", mask->left);
+    require_bound("right", mask->right);
+  }
+  if (bounded(a) && bounded(b) && !same_diagonal(a, b)) {
+    invalid("Mask: the sides of & bound the band around different diagonals, " + diagonal_text(a) +
+            " and " + diagonal_text(b) + "; they must name the same one");
+  }
+  if (a.blocks && b.blocks) {
+    invalid(
+        "Mask: both sides of & have a block mask; at most one may: keep the blocks that both keep "
+        "in " +
+        std::string("one BlockMask"));
+  }
+  if (a.lengths.count != 0 && b.lengths.count != 0) {
+    invalid("Mask: both sides of & have lengths, of " + std::to_string(a.lengths.count) + " and " +
+            std::to_string(b.lengths.count) + " sequences; at most one may");
+  }
+  // The side that bounds the band says where its diagonal lies; without bounds, the side that names
+  // one.
+  const bool from_b = bounded(a) != bounded(b) ? bounded(b) : !names_diagonal(a);
+  const Mask& origin = from_b ? b : a;
+  return {.left = tighter(a.left, b.left),
+          .right = tighter(a.right, b.right),
+          .align = origin.align,
+          .diagonal = origin.diagonal,
+          .blocks = a.blocks ? a.blocks : b.blocks,
+          .lengths = a.lengths.count != 0 ? a.lengths : b.lengths};
+}
+
+}  // namespace tessera
