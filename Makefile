@@ -52,7 +52,7 @@ tsan: ## the tests with threads under ThreadSanitizer
 	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests tsan
 
 format: ## put all C, C++ and CUDA sources into the project's format
-	@tools/setup lint
+	@tools/setup test
 	@tools/format
 
 lint: ## check the format and the rules of .clang-tidy

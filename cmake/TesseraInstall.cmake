@@ -52,6 +52,7 @@ install(FILES
 
 # The .pc file finds its prefix from its own place, so that an installed tree can be moved.
 file(RELATIVE_PATH _prefix_from_pc "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+string(REGEX REPLACE "/$" "" _prefix_from_pc "${_prefix_from_pc}")
 set(_libs_private "-lstdc++ -lm -lpthread ${_openblas_private}")
 if(TESSERA_CUDA_ENABLED)
   string(APPEND _libs_private " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
