@@ -20,8 +20,8 @@ enum class BlockKind { none, local, strided, fixed, big_bird, butterfly, random,
 
 // Everything that describes a random problem; meant for designated initialisers.
 struct CaseSpec {
-  std::string name;
-  std::string feature;  // group of the case in the table of `tessera verify`: "causal", "window", "GQA"
+  std::string name{};
+  std::string feature{};  // group of the case in the table of `tessera verify`: "causal", "window", "GQA"
   DType dtype = DType::fp32;
   std::int64_t batch = 2, q_length = 65, k_length = 65;
   std::int64_t q_heads = 4, kv_heads = 4, qk_dim = 32, v_dim = 32;

@@ -33,23 +33,19 @@ double read(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c, std
   });
 }
 
-void write(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d,
-           double value) {
+void write(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d, double value) {
   const std::int64_t at = offset(t, a, b, c, d);
   switch (t.dtype) {
     case DType::fp64: static_cast<double*>(t.data)[at] = value; break;
     case DType::fp32: static_cast<float*>(t.data)[at] = static_cast<float>(value); break;
-    case DType::fp16:
-      static_cast<core::Half*>(t.data)[at] = core::to_half(to_odd_float(value));
-      break;
+    case DType::fp16: static_cast<core::Half*>(t.data)[at] = core::to_half(to_odd_float(value)); break;
     case DType::bf16:
       static_cast<core::BFloat16*>(t.data)[at] = core::to_bfloat16(to_odd_float(value));
       break;
   }
 }
 
-void read_row(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c,
-              std::span<double> row) {
+void read_row(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c, std::span<double> row) {
   const std::int64_t at = offset(t, a, b, c, 0);
   core::with_type(t.dtype, [&]<typename T>() {
     const T* from = static_cast<const T*>(t.data) + at;

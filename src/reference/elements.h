@@ -17,8 +17,7 @@ void write(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t c,
            double value);
 
 // The last dimension at (a, b, c), one double per element.
-void read_row(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t c,
-              std::span<double> row);
+void read_row(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t c, std::span<double> row);
 
 // All elements, the last dimension innermost, without gaps.
 std::vector<double> values(const Tensor& tensor);

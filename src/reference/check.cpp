@@ -1,0 +1,209 @@
+#include "reference/check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "reference/low_precision.h"
+#include "tessera/error.h"
+
+namespace tessera::reference {
+namespace {
+
+// Differences of two results of one shape, over the elements that are finite in both.
+struct Distance {
+  double largest = 0;
+  double root_mean_square = 0;
+  double cosine = 1;
+  std::size_t worst = 0;  // where the largest is
+};
+
+Distance distance(std::span<const double> actual, std::span<const double> exact) {
+  Distance d;
+  double squares = 0, product = 0, actual_squares = 0, exact_squares = 0;
+  std::size_t finite = 0;
+  for (std::size_t e = 0; e < exact.size(); ++e) {
+    if (!std::isfinite(exact[e]) || !std::isfinite(actual[e])) continue;
+    ++finite;
+    const double error = std::abs(actual[e] - exact[e]);
+    if (error > d.largest) {
+      d.largest = error;
+      d.worst = e;
+    }
+    squares += error * error;
+    product += actual[e] * exact[e];
+    actual_squares += actual[e] * actual[e];
+    exact_squares += exact[e] * exact[e];
+  }
+  if (finite > 0) d.root_mean_square = std::sqrt(squares / static_cast<double>(finite));
+  // Between zero vectors there is no angle; a zero against something is as wrong as can be.
+  if (exact_squares > 0) {
+    d.cosine = actual_squares > 0 ? product / std::sqrt(actual_squares * exact_squares) : 0;
+  }
+  return d;
+}
+
+struct Size {
+  double largest = 0;
+  double root_mean_square = 0;
+};
+
+Size size_of_values(std::span<const double> exact) {
+  Size size;
+  double squares = 0;
+  std::size_t finite = 0;
+  for (const double x : exact) {
+    if (!std::isfinite(x)) continue;
+    ++finite;
+    size.largest = std::max(size.largest, std::abs(x));
+    squares += x * x;
+  }
+  if (finite > 0) size.root_mean_square = std::sqrt(squares / static_cast<double>(finite));
+  return size;
+}
+
+// The first element that is infinite or NaN in one result and not the same in the other.
+std::string non_finite_mismatch(std::span<const double> actual, std::span<const double> exact) {
+  for (std::size_t e = 0; e < exact.size(); ++e) {
+    if (std::isfinite(actual[e]) && std::isfinite(exact[e])) continue;
+    if (std::isnan(actual[e]) && std::isnan(exact[e])) continue;
+    if (actual[e] == exact[e]) continue;
+    std::ostringstream text;
+    text << "element " << e << " is " << actual[e] << ", should be " << exact[e];
+    return text.str();
+  }
+  return {};
+}
+
+// The floors below keep a test from failing on luck, where the model happens to round to the exact value (a
+// row that sees one key, small tensors). Storing a result alone costs half a unit in the last place, and
+// fp32 sums taken in another order differ by a few units. All are relative to the size of the tensor as a
+// whole, and far below what any wrong result shows: 2 units are 1.6 % of the largest value in bf16, 0.2 % in
+// fp16 and 10 units 1e-6 in fp32. The promise for fp64 is absolute: 1e-12 of the largest value.
+double floor_units(DType dtype) { return dtype == DType::fp32 ? 10 : 1; }
+
+double relative_floor(DType dtype) {
+  return dtype == DType::fp64 ? 1e-12 : floor_units(dtype) * epsilon(dtype);
+}
+
+std::string number(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", x);
+  return text;
+}
+
+}  // namespace
+
+TensorError compare(const std::string& name, const Tensor& actual_tensor, std::span<const double> exact,
+                    std::span<const double> model, double factor) {
+  const std::vector<double> actual = values(actual_tensor);
+  TensorError result{.tensor = name};
+  if (actual.size() != exact.size() || actual.size() != model.size()) {
+    result.ok = false;
+    result.reason = "has another number of elements than expected";
+    return result;
+  }
+  const Distance ours = distance(actual, exact), models = distance(model, exact);
+  const Size size = size_of_values(exact);
+  const double floor = relative_floor(actual_tensor.dtype);
+  result.error = ours.largest;
+  result.model_error = models.largest;
+  result.allowed = factor * models.largest + floor * size.largest;
+  result.rmse = ours.root_mean_square;
+  result.model_rmse = models.root_mean_square;
+  result.cosine = ours.cosine;
+
+  // RMSE: 1.2 times the model's going forward, the gradients' own factor going back.
+  const double rmse_factor = factor <= kForwardFactor ? 1.2 : factor;
+  const double allowed_rmse = rmse_factor * models.root_mean_square + floor * size.root_mean_square / 2;
+  // 1 - cosine grows with the square of the error; more than the model reaches is not asked for.
+  const double allowed_angle = std::max(1e-5, factor * factor * (1 - models.cosine));
+
+  result.reason = non_finite_mismatch(actual, exact);
+  if (result.reason.empty() && !(result.error <= result.allowed)) {
+    result.reason = "error " + number(result.error) + " > " + number(result.allowed) +
+                    " allowed, at element " + std::to_string(ours.worst) + ": " + number(actual[ours.worst]) +
+                    " for " + number(exact[ours.worst]);
+  }
+  if (result.reason.empty() && !(result.rmse <= allowed_rmse)) {
+    result.reason = "RMSE " + number(result.rmse) + " > " + number(allowed_rmse) + " allowed";
+  }
+  if (result.reason.empty() && !(1 - result.cosine <= allowed_angle)) {
+    result.reason = "1 - cosine " + number(1 - result.cosine) + " > " + number(allowed_angle) + " allowed";
+  }
+  result.ok = result.reason.empty();
+  return result;
+}
+
+Expected expect(const Case& problem) {
+  return {.exact = oracle_forward(problem.attention, problem.forward),
+          .model = model_forward(problem.attention, problem.forward),
+          .exact_gradients = oracle_backward(problem.attention, problem.backward),
+          .model_gradients = model_backward(problem.attention, problem.backward)};
+}
+
+ForceKernel::ForceKernel(const std::string& kernel) {
+  if (kernel.empty()) return;
+  changed_ = true;
+  if (const char* value = std::getenv("TESSERA_KERNEL")) {
+    had_value_ = true;
+    before_ = value;
+  }
+  setenv("TESSERA_KERNEL", kernel.c_str(), 1);
+}
+
+ForceKernel::~ForceKernel() {
+  if (!changed_) return;
+  if (had_value_) {
+    setenv("TESSERA_KERNEL", before_.c_str(), 1);
+  } else {
+    unsetenv("TESSERA_KERNEL");
+  }
+}
+
+void run(Case& problem, const std::string& kernel, const Execution& execution) {
+  const ForceKernel forced(kernel);
+  tessera::forward(problem.attention, problem.forward, execution);
+  tessera::backward(problem.attention, problem.backward, execution);
+}
+
+Verdict judge(const Case& problem, const Expected& expected) {
+  Verdict verdict;
+  auto add = [&](const char* name, const Tensor& actual, const std::vector<double>& exact,
+                 const std::vector<double>& model, double factor) {
+    verdict.tensors.push_back(compare(name, actual, exact, model, factor));
+    const TensorError& error = verdict.tensors.back();
+    if (error.ok || !verdict.ok) return;
+    verdict.ok = false;
+    verdict.message = error.tensor + ": " + error.reason;
+  };
+  const Gradients &exact = expected.exact_gradients, &model = expected.model_gradients;
+  const BackwardTensors& t = problem.backward;
+  add("out", problem.forward.out, expected.exact.out, expected.model.out, kForwardFactor);
+  add("lse", problem.forward.lse, expected.exact.lse, expected.model.lse, kForwardFactor);
+  add("grad_q", t.grad_q, exact.q, model.q, kGradientFactor);
+  add("grad_k", t.grad_k, exact.k, model.k, kGradientFactor);
+  add("grad_v", t.grad_v, exact.v, model.v, kGradientFactor);
+  if (t.grad_bias.given()) add("grad_bias", t.grad_bias, exact.bias, model.bias, kGradientFactor);
+  return verdict;
+}
+
+Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution) {
+  const auto start = std::chrono::steady_clock::now();
+  Verdict verdict;
+  try {
+    Case problem(spec);
+    run(problem, kernel, execution);
+    verdict = judge(problem, expect(problem));
+  } catch (const Error& error) {
+    verdict.ok = false;
+    verdict.message = std::string(name(error.code())) + ": " + error.what();
+    std::replace(verdict.message.begin(), verdict.message.end(), '\n', ' ');
+  }
+  verdict.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return verdict;
+}
+
+}  // namespace tessera::reference

@@ -1,0 +1,43 @@
+// The description read by its definition: which sequences there are, who sees whom, what is dropped. Resolved
+// here from the public types alone, independently of how the engines do it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/band.h"
+#include "tessera/attention.h"
+
+namespace tessera::reference {
+
+// One batch entry or packed sequence.
+struct SequenceSpan {
+  std::int64_t index = 0;         // bias, ALiBi slopes and dropout count by it
+  std::int64_t tensor_batch = 0;  // its batch index in q, k, v, out and lse: 0 when packed
+  std::int64_t q_begin = 0, q_length = 0;
+  std::int64_t k_begin = 0, k_length = 0;
+  core::Band band{};  // in indices that count from the sequence's first row and column
+};
+
+std::vector<SequenceSpan> sequences(const Attention& attention, const Tensor& q, const Tensor& k);
+
+// Whether row i of a head sees column j.
+bool visible(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
+             std::int64_t j);
+
+// What ALiBi adds to the score of (i, j): 0 without it.
+double alibi_bias(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
+                  std::int64_t j);
+
+// By what dropout multiplies the probability of (i, j): 0, or 1 / (1 - probability); 1 without dropout.
+double dropout_factor(const Attention& attention, const SequenceSpan& sequence, std::int64_t head,
+                      std::int64_t i, std::int64_t j);
+
+// Where the bias of (i, j) stands in the bias tensor, whose sizes of 1 are broadcast.
+Extents bias_index(const Tensor& bias, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
+                   std::int64_t j);
+
+// The scale of the scores: as given, or 1 / sqrt(head_dim).
+double score_scale(const Attention& attention, const Tensor& q);
+
+}  // namespace tessera::reference
