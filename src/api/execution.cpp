@@ -1,0 +1,82 @@
+#include "api/execution.h"
+
+#include <cstdint>
+#include <new>
+
+#include "api/tensor_checks.h"
+#include "cpu/thread_pool.h"
+#include "registry/kernel.h"
+
+namespace tessera::api {
+namespace {
+
+using registry::kWorkspaceAlignment;
+
+constexpr int kMaxThreads = 4096;
+
+// Host memory from the C++ runtime.
+class SystemAllocator final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes, std::size_t alignment, void* /*stream*/) override {
+    return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+  }
+  void deallocate(void* data, std::size_t /*bytes*/, std::size_t alignment, void* /*stream*/) override {
+    ::operator delete(data, std::align_val_t{alignment});
+  }
+};
+
+Allocator& allocator_of(const Execution& execution) {
+  static SystemAllocator system;
+  return execution.allocator != nullptr ? *execution.allocator : system;
+}
+
+}  // namespace
+
+Executor& executor_of(const Execution& execution) {
+  return execution.executor != nullptr ? *execution.executor : cpu::ThreadPool::instance();
+}
+
+int workers_of(const Execution& execution, const Executor& executor) {
+  if (execution.threads < 0 || execution.threads > kMaxThreads) {
+    refuse("execution.threads is ", execution.threads, "; it must be between 0 (all) and ", kMaxThreads);
+  }
+  if (execution.threads > 0) return execution.threads;
+  const int concurrency = executor.concurrency();
+  if (concurrency < 1 || concurrency > kMaxThreads) {
+    refuse("execution.executor->concurrency() is ", concurrency, "; it must be between 1 and ",
+           kMaxThreads);
+  }
+  return concurrency;
+}
+
+WorkspaceLease::WorkspaceLease(const Execution& execution, std::size_t bytes, Device device)
+    : execution_(execution), bytes_(bytes) {
+  if (bytes == 0) return;
+  const Workspace& lent = execution.workspace;
+  if (lent.data != nullptr || lent.bytes != 0) {
+    if (lent.bytes < bytes) {
+      refuse("execution.workspace.bytes is ", lent.bytes, "; it must be at least ", bytes,
+             ", as Plan::workspace_bytes says");
+    }
+    if (lent.data == nullptr || reinterpret_cast<std::uintptr_t>(lent.data) % kWorkspaceAlignment != 0) {
+      refuse("execution.workspace.data is ", lent.data, "; it must be aligned to ", kWorkspaceAlignment,
+             " bytes");
+    }
+    data_ = lent.data;
+    return;
+  }
+  data_ = allocator_of(execution).allocate(bytes, kWorkspaceAlignment, execution.stream);
+  owned_ = true;
+  if (data_ == nullptr) {
+    throw Error(ErrorCode::out_of_memory, core::concat("no workspace of ", bytes, " bytes on ",
+                                                       describe(device)));
+  }
+}
+
+WorkspaceLease::~WorkspaceLease() {
+  if (owned_) {
+    allocator_of(execution_).deallocate(data_, bytes_, kWorkspaceAlignment, execution_.stream);
+  }
+}
+
+}  // namespace tessera::api

@@ -1,0 +1,132 @@
+// Plans: the decision of a call as data.
+#include "tessera/plan.h"
+
+#include <new>
+#include <ostream>
+#include <sstream>
+
+#include "api/execution.h"
+#include "api/tensor_checks.h"
+#include "api/validate.h"
+#include "core/cost.h"
+#include "registry/registry.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+Plan plan_problem(const core::Problem& problem, const Execution& execution) {
+  const std::string_view forced = registry::forced_kernel();
+  const std::span<const registry::Kernel> table = registry::kernels();
+  const registry::Kernel& kernel = registry::select(table, problem, forced);
+  const int workers = api::workers_of(execution, api::executor_of(execution));
+  const registry::Configuration configuration = kernel.configure(problem, workers);
+
+  auto cost_of = [&](Algorithm algorithm) {
+    return core::cost(problem, algorithm, configuration.block_q, configuration.block_k,
+                      configuration.fast_memory_bytes);
+  };
+  const core::Cost cost = cost_of(kernel.algorithm);
+  const core::Cost standard = cost_of(Algorithm::standard);
+  return {
+      .kernel = std::string(kernel.name),
+      .algorithm = kernel.algorithm,
+      .direction = kernel.direction,
+      .device = problem.device,
+      .threads = kernel.device == DeviceType::cpu ? configuration.workers : 0,
+      .block_q = configuration.block_q,
+      .block_k = configuration.block_k,
+      .shared_memory_bytes = configuration.shared_memory_bytes,
+      .workspace_bytes = configuration.workspace_bytes,
+      .details = kernel.details == nullptr ? std::string() : kernel.details(problem, configuration),
+      .flops = cost.flops,
+      .visible_pairs = cost.visible_pairs,
+      .minimum_bytes = cost.minimum_bytes,
+      .traffic_bytes = cost.traffic_bytes,
+      .standard_traffic_bytes = standard.traffic_bytes,
+      .standard_workspace_bytes = standard.extra_bytes,
+      .rejected = registry::rejections(table, problem, kernel, forced),
+  };
+}
+
+// Runs f; running out of host memory becomes the library's own error.
+template <typename F>
+auto guarded(F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::out_of_memory, "the host is out of memory");
+  }
+}
+
+}  // namespace
+
+Plan plan(const Attention& attention, const ForwardTensors& tensors, const Execution& execution) {
+  return guarded([&] {
+    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+  });
+}
+
+Plan plan(const Attention& attention, const BackwardTensors& tensors, const Execution& execution) {
+  return guarded([&] {
+    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+  });
+}
+
+Plan plan(const Attention& attention, const Shapes& shapes, Device device, Direction direction,
+          const Execution& execution) {
+  return guarded([&] {
+    Attention planned = attention;
+    Lengths& lengths = planned.mask.lengths;
+    if (lengths.count != 0) {  // sequences as long as the shapes say; real lengths belong to real tensors
+      lengths = {nullptr, nullptr, lengths.count, shapes.q_length, shapes.k_length};
+    }
+    if (direction == Direction::forward) {
+      return plan(planned, api::forward_tensors(planned, shapes, device), execution);
+    }
+    return plan(planned, api::backward_tensors(planned, shapes, device), execution);
+  });
+}
+
+std::string to_string(const Plan& plan) {
+  return guarded([&] {
+    std::ostringstream text;
+    text.precision(4);
+    text << "kernel            " << plan.kernel << " (" << name(plan.algorithm) << ", "
+         << name(plan.direction) << ", " << api::describe(plan.device) << ")\n";
+    if (plan.threads > 0) text << "threads           " << plan.threads << "\n";
+    text << "tile              " << plan.block_q << " queries x " << plan.block_k << " keys\n";
+    if (plan.shared_memory_bytes > 0) {
+      text << "shared memory     " << plan.shared_memory_bytes << " bytes per thread block\n";
+    }
+    text << "workspace         " << plan.workspace_bytes << " bytes (standard: "
+         << plan.standard_workspace_bytes << ")\n"
+         << "visible pairs     " << plan.visible_pairs << "\n"
+         << "floating point    " << plan.flops / 1e9 << " GFLOP\n"
+         << "memory traffic    " << plan.traffic_bytes / 1e6 << " MB predicted, "
+         << plan.minimum_bytes / 1e6 << " MB at least, " << plan.standard_traffic_bytes / 1e6
+         << " MB for standard\n";
+    std::istringstream details(plan.details);
+    for (std::string line; std::getline(details, line);) text << "                  " << line << "\n";
+    for (const Rejection& rejection : plan.rejected) {
+      text << "not " << rejection.kernel << ": " << rejection.reason << "\n";
+    }
+    return text.str();
+  });
+}
+
+std::ostream& operator<<(std::ostream& stream, const Plan& plan) { return stream << to_string(plan); }
+
+std::vector<KernelInfo> kernels() {
+  return guarded([] {
+    std::vector<KernelInfo> result;
+    for (const registry::Kernel& kernel : registry::kernels()) {
+      result.push_back({std::string(kernel.name), kernel.algorithm, kernel.direction, kernel.device,
+                        registry::names(kernel.features),
+                        registry::names(registry::relevant(kernel.direction).without(kernel.features))});
+    }
+    return result;
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,142 @@
+#include "api/tensor_checks.h"
+
+#include <cstdint>
+
+#include "api/overlap.h"
+
+namespace tessera::api {
+namespace {
+
+constexpr std::int64_t kMaxHeadDim = 256;
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 48;
+
+bool holds_nothing(const Extents& shape) {
+  return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0;
+}
+
+// "q.shape[3] (head_dim)"
+std::string size_name(const Argument& argument, int dimension) {
+  return core::concat(argument.name, ".shape[", dimension, "] (",
+                      dimension_name(argument.role, dimension), ")");
+}
+
+// Every element's byte offset from `data` must fit a signed 64-bit number, whichever way the strides point.
+void check_span(const Argument& argument) {
+  const Tensor& tensor = argument.tensor;
+  if (holds_nothing(tensor.shape)) return;
+  std::int64_t span = 0;
+  for (int i = 0; i < 4; ++i) {
+    if (tensor.shape[i] == 1) continue;
+    std::int64_t reach = 0;
+    bool overflow = tensor.strides[i] == INT64_MIN;
+    const std::int64_t stride = tensor.strides[i] < 0 && !overflow ? -tensor.strides[i] : tensor.strides[i];
+    overflow = overflow || __builtin_mul_overflow(stride, tensor.shape[i] - 1, &reach);
+    overflow = overflow || __builtin_add_overflow(span, reach, &span);
+    overflow = overflow || span > (INT64_MAX >> 4);  // room for the element size and for differences
+    if (overflow) {
+      refuse(argument.name, ".strides is ", describe(tensor.strides), " with shape ",
+             describe(tensor.shape), "; byte offsets must fit in 63 bits");
+    }
+  }
+}
+
+}  // namespace
+
+const char* dimension_name(TensorRole role, int dimension) {
+  static constexpr const char* kNames[3][4] = {
+      {"batch", "sequence", "heads", "head_dim"},
+      {"batch", "heads", "sequence", "1"},
+      {"batch", "heads", "query sequence", "key sequence"},
+  };
+  return kNames[static_cast<int>(role)][dimension];
+}
+
+void check_tensor(const Argument& argument, Data data) {
+  const Tensor& tensor = argument.tensor;
+  if (!tensor.given()) refuse(argument.name, " is not given; it is required");
+  if (tensor.dtype > DType::bf16) {
+    refuse(argument.name, ".dtype is ", static_cast<int>(tensor.dtype),
+           "; it must be fp64, fp32, fp16 or bf16");
+  }
+  if (tensor.device.type > DeviceType::cuda) {
+    refuse(argument.name, ".device.type is ", static_cast<int>(tensor.device.type),
+           "; it must be cpu or cuda");
+  }
+  if (tensor.device.index < 0 || (tensor.device.type == DeviceType::cpu && tensor.device.index != 0)) {
+    refuse(argument.name, ".device.index is ", tensor.device.index,
+           tensor.device.type == DeviceType::cpu ? "; it must be 0 for the CPU" : "; it must not be negative");
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (tensor.shape[i] < 0 || tensor.shape[i] > kMaxSize) {
+      refuse(size_name(argument, i), " is ", tensor.shape[i], "; it must be between 0 and 2^48");
+    }
+  }
+  if (argument.role == TensorRole::tokens) {
+    if (tensor.shape[3] < 1 || tensor.shape[3] > kMaxHeadDim) {
+      refuse(size_name(argument, 3), " is ", tensor.shape[3], "; it must be between 1 and ", kMaxHeadDim);
+    }
+    if (tensor.shape[2] < 1) refuse(size_name(argument, 2), " is 0; it must be at least 1");
+  }
+  if (tensor.shape[3] > 1 && tensor.strides[3] != 1) {
+    refuse(argument.name, ".strides[3] is ", tensor.strides[3],
+           "; the last dimension must be contiguous (stride 1)");
+  }
+  check_span(argument);
+  if (data == Data::optional || holds_nothing(tensor.shape)) return;
+  if (tensor.data == nullptr) {
+    refuse(argument.name, ".data is null with shape ", describe(tensor.shape),
+           "; only a tensor without elements may be null");
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (address % size_of(tensor.dtype) != 0) {
+    refuse(argument.name, ".data is ", tensor.data, "; it must be aligned to ", size_of(tensor.dtype),
+           " bytes, the size of one ", name(tensor.dtype));
+  }
+}
+
+void check_size(const Argument& argument, int dimension, std::int64_t expected, const std::string& as) {
+  if (argument.tensor.shape[dimension] == expected) return;
+  refuse(size_name(argument, dimension), " is ", argument.tensor.shape[dimension], "; it must be ",
+         expected, ", ", as);
+}
+
+void check_dtype(const Argument& argument, DType expected, const std::string& as) {
+  if (argument.tensor.dtype == expected) return;
+  refuse(argument.name, ".dtype is ", name(argument.tensor.dtype), "; it must be ", name(expected), ", ",
+         as);
+}
+
+void check_device(const Argument& argument, Device expected) {
+  if (argument.tensor.device == expected) return;
+  refuse(argument.name, ".device is ", describe(argument.tensor.device), "; it must be ",
+         describe(expected), ", as q");
+}
+
+void check_writable(const Argument& argument) {
+  if (argument.tensor.read_only) {
+    refuse(argument.name, " is read-only (made from a pointer to const); it is written and must not be");
+  }
+  if (addresses_twice(argument.tensor)) {
+    refuse(argument.name, ".strides is ", describe(argument.tensor.strides), " with shape ",
+           describe(argument.tensor.shape), "; an output may not address one element twice");
+  }
+}
+
+core::View view_of(const Argument& argument) {
+  const Tensor& tensor = argument.tensor;
+  auto stride = [&](int dimension) {
+    return tensor.shape[dimension] > 1 ? tensor.strides[dimension] : std::int64_t{0};
+  };
+  if (argument.role == TensorRole::tokens) return {tensor.data, stride(0), stride(2), stride(1)};
+  return {tensor.data, stride(0), stride(1), stride(2)};
+}
+
+std::string describe(Device device) {
+  return device.type == DeviceType::cpu ? "cpu" : core::concat("cuda:", device.index);
+}
+
+std::string describe(const Extents& extents) {
+  return core::concat("(", extents[0], ", ", extents[1], ", ", extents[2], ", ", extents[3], ")");
+}
+
+}  // namespace tessera::api

@@ -1,0 +1,49 @@
+// The checks on one tensor argument, and the vocabulary of their messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "api/validate.h"
+#include "core/text.h"
+#include "tessera/error.h"
+#include "tessera/tensor.h"
+
+namespace tessera::api {
+
+// Throws Error (invalid_argument) with the parts as its text.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw Error(ErrorCode::invalid_argument, core::concat(parts...));
+}
+
+// A tensor with the name of its argument and what its dimensions mean.
+struct Argument {
+  const char* name;
+  const Tensor& tensor;
+  TensorRole role;
+};
+
+// What a dimension of a role is called, as in "heads".
+const char* dimension_name(TensorRole role, int dimension);
+
+// Is given, and is sound by itself: known type and device, sizes in range, last dimension contiguous, every
+// address within 63 bits, data present and aligned where `data` requires it.
+void check_tensor(const Argument& argument, Data data);
+
+// Size `dimension` equals `expected`; `as` says where the expectation comes from ("as q", ...).
+void check_size(const Argument& argument, int dimension, std::int64_t expected, const std::string& as);
+
+void check_dtype(const Argument& argument, DType expected, const std::string& as);
+void check_device(const Argument& argument, Device expected);
+
+// May be written: not read-only, no element addressed twice.
+void check_writable(const Argument& argument);
+
+// The address arithmetic of kernels for this tensor; strides of size-1 dimensions become 0.
+core::View view_of(const Argument& argument);
+
+std::string describe(Device device);
+std::string describe(const Extents& extents);
+
+}  // namespace tessera::api

@@ -1,0 +1,12 @@
+// The CPU kernels, as the registry sees them.
+#pragma once
+
+#include <span>
+
+#include "registry/kernel.h"
+
+namespace tessera::cpu {
+
+std::span<const registry::Kernel> kernels();
+
+}  // namespace tessera::cpu

@@ -1,0 +1,56 @@
+// The library's own threads: a persistent pool that any number of calls may share at once.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tessera/execution.h"
+
+namespace tessera::cpu {
+
+// Workers wait for jobs; the calling thread always works on its own job too, so a call finishes even when
+// every worker is busy elsewhere, or when the pool has none. That makes nested and concurrent calls safe.
+class ThreadPool final : public Executor {
+ public:
+  ThreadPool() = default;
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool() override;
+
+  [[nodiscard]] int concurrency() const override;
+  void run(int workers, void (*body)(void* context, int worker), void* context) override;
+
+  // The pool of this process, started on first use. It is never destroyed: its threads may be waiting while
+  // the process exits. A forked child gets a fresh one, since threads do not survive a fork.
+  static ThreadPool& instance();
+
+ private:
+  // A call to `run`, on the stack of its caller; jobs with open worker numbers form a list.
+  struct Job {
+    void (*body)(void* context, int worker);
+    void* context;
+    int next_worker;     // the next number to hand out
+    int workers;         // how many there are
+    int running = 0;     // handed out to pool threads and not yet back
+    Job* next = nullptr;
+  };
+
+  void grow(int threads);
+  void work();
+  void add(Job& job);
+  void remove(Job& job);
+
+  std::mutex mutex_;
+  std::condition_variable job_added_;
+  std::condition_variable job_done_;
+  Job* jobs_ = nullptr;
+  std::vector<std::thread> threads_;
+  bool stopping_ = false;
+};
+
+// The number of cores this process may use, at least 1.
+int available_cores() noexcept;
+
+}  // namespace tessera::cpu

@@ -1,0 +1,61 @@
+#include "cuda/host/devices.h"
+
+#include "core/text.h"
+
+#if TESSERA_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace tessera::cuda {
+
+#if TESSERA_HAVE_CUDA
+
+namespace {
+
+std::string version_text(int version) { return core::concat(version / 1000, ".", version % 1000 / 10); }
+
+}  // namespace
+
+std::string status() {
+  int runtime = 0, driver = 0, count = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // clears it: asking is not a failure
+    return core::concat("runtime ", version_text(runtime), ", no GPU: ", cudaGetErrorString(error));
+  }
+  return core::concat("runtime ", version_text(runtime), ", driver ", version_text(driver), ", ", count,
+                      count == 1 ? " GPU" : " GPUs", "; this version has no CUDA kernels");
+}
+
+std::vector<DeviceInfo> devices() {
+  std::vector<DeviceInfo> result;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return result;
+  }
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
+      cudaGetLastError();
+      continue;
+    }
+    result.push_back({Device::cuda(index), properties.name,
+                      core::concat("compute capability ", properties.major, ".", properties.minor, ", ",
+                                   properties.multiProcessorCount, " SMs, ",
+                                   properties.totalGlobalMem >> 20, " MiB")});
+  }
+  return result;
+}
+
+#else
+
+std::string status() { return "not built: no CUDA toolkit was found or wanted"; }
+
+std::vector<DeviceInfo> devices() { return {}; }
+
+#endif
+
+}  // namespace tessera::cuda

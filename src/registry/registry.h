@@ -1,0 +1,31 @@
+// Which kernels exist, which one serves a problem, and why not the others.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/problem.h"
+#include "registry/kernel.h"
+#include "tessera/plan.h"
+
+namespace tessera::registry {
+
+// Every kernel of this build, highest priority first.
+std::span<const Kernel> kernels();
+
+// The name that TESSERA_KERNEL forces; empty: none.
+std::string_view forced_kernel() noexcept;
+
+// Why the kernel cannot serve the problem; empty: it can.
+std::string missing(const Kernel& kernel, const core::Problem& problem, std::string_view forced);
+
+// The first kernel of the table (sorted by priority) that serves the problem. Throws Error (unsupported)
+// listing what each candidate lacks, or invalid_argument when `forced` names no kernel.
+const Kernel& select(std::span<const Kernel> table, const core::Problem& problem, std::string_view forced);
+
+// Every kernel for the problem's direction that `select` passes over, and why.
+std::vector<Rejection> rejections(std::span<const Kernel> table, const core::Problem& problem,
+                                  const Kernel& chosen, std::string_view forced);
+
+}  // namespace tessera::registry
