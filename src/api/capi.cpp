@@ -31,8 +31,7 @@ void copy_text(std::string_view text, char* buffer, std::size_t capacity, std::s
   if (length != nullptr) *length = text.size();
   if (buffer == nullptr) return;
   if (capacity <= text.size()) {
-    refuse("capacity is " + std::to_string(capacity) + "; it must be at least " +
-           std::to_string(text.size() + 1));
+    refuse("capacity is ", capacity, "; it must be at least ", text.size() + 1);
   }
   std::memcpy(buffer, text.data(), text.size());
   buffer[text.size()] = '\0';
@@ -64,7 +63,7 @@ std::vector<const char*> texts_of(const std::vector<std::string>& strings) {
 
 void check_index(std::size_t index, std::size_t count) {
   if (index >= count) {
-    refuse("index is " + std::to_string(index) + "; it must be less than " + std::to_string(count));
+    refuse("index is ", index, "; it must be less than ", count);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "api/tensor_checks.h"
 #include "tessera/capi.h"
 #include "tessera/error.h"
 #include "tessera/version.h"
@@ -40,18 +41,14 @@ tsr_status guarded(Body&& body) noexcept {
   }
 }
 
-[[noreturn]] inline void refuse(const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, message);
-}
-
 // Refuses a null pointer for an argument that is needed.
 inline void require(const void* pointer, const char* argument) {
-  if (pointer == nullptr) refuse(std::string(argument) + " is null; it must not be");
+  if (pointer == nullptr) refuse(argument, " is null; it must not be");
 }
 
 // Refuses a value other than 0 in a field kept for later.
 inline void require_reserved(std::int32_t value, const char* field) {
-  if (value != 0) refuse(std::string(field) + " is " + std::to_string(value) + "; it must be 0");
+  if (value != 0) refuse(field, " is ", value, "; it must be 0");
 }
 
 // Refuses a struct whose size no header can have set. `smallest`: what every version of it has had.
@@ -61,9 +58,8 @@ inline void check_struct_size(std::size_t size, std::size_t smallest, const char
   // uninitialised size could make us read.
   constexpr std::size_t kLargest = 4096;
   if (size >= smallest && size <= kLargest) return;
-  refuse(std::string(argument) + ".struct_size is " + std::to_string(size) + "; it must be at least " +
-         std::to_string(smallest) + " and at most " + std::to_string(kLargest) + ": set it with " +
-         initialiser);
+  refuse(argument, ".struct_size is ", size, "; it must be at least ", smallest, " and at most ", kLargest,
+         ": set it with ", initialiser);
 }
 
 // A struct of any version as this version has it: missing fields take the defaults of `initial`.
@@ -76,9 +72,8 @@ Struct read_versioned(const Struct* given, const Struct& initial, const char* ar
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   if (size > sizeof(Struct) &&
       std::any_of(bytes + sizeof(Struct), bytes + size, [](unsigned char byte) { return byte != 0; })) {
-    refuse(std::string(argument) + ".struct_size is " + std::to_string(size) +
-           ", of a newer header; library " + version() + " knows the first " +
-           std::to_string(sizeof(Struct)) + " bytes, and the fields after them must be zero");
+    refuse(argument, ".struct_size is ", size, ", of a newer header; library ", version(),
+           " knows the first ", sizeof(Struct), " bytes, and the fields after them must be zero");
   }
   Struct known = initial;
   std::memcpy(static_cast<void*>(&known), given, std::min(size, sizeof(Struct)));

@@ -21,7 +21,7 @@ constexpr const char* kAlgorithms =
 template <typename Enum>
 Enum enumerator(std::int32_t value, Enum last, const std::string& argument, const char* allowed) {
   if (value < 0 || value > static_cast<std::int32_t>(last)) {
-    refuse(argument + " is " + std::to_string(value) + "; it must be " + allowed);
+    refuse(argument, " is ", value, "; it must be ", allowed);
   }
   return static_cast<Enum>(value);
 }

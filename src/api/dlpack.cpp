@@ -7,13 +7,13 @@
 #include <limits>
 #include <string>
 
-#include "tessera/error.h"
+#include "api/tensor_checks.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_argument, message); }
+using api::refuse;
 
 std::string indexed(const char* field, int i) {
   return std::string("dl_tensor.") + field + "[" + std::to_string(i) + "]";
@@ -34,8 +34,7 @@ Ranks ranks_of(TensorRole role) {
     case TensorRole::bias:
       return {1, 4, "1 to 4 (batch, heads, query sequence, key sequence; the leading ones may be missing)"};
   }
-  refuse("role is " + std::to_string(static_cast<int>(role)) +
-         "; it must be tokens (0), lse (1) or bias (2)");
+  refuse("role is ", static_cast<int>(role), "; it must be tokens (0), lse (1) or bias (2)");
 }
 
 DType dtype_of(const DLDataType& type) {
@@ -45,8 +44,8 @@ DType dtype_of(const DLDataType& type) {
     if (type.code == kDLFloat && type.bits == 16) return DType::fp16;
     if (type.code == kDLBfloat && type.bits == 16) return DType::bf16;
   }
-  refuse("dl_tensor.dtype is {code " + std::to_string(type.code) + ", bits " + std::to_string(type.bits) +
-         ", lanes " + std::to_string(type.lanes) +
+  refuse("dl_tensor.dtype is {code ", std::to_string(type.code), ", bits ", std::to_string(type.bits),
+         ", lanes ", type.lanes,
          "}; it must be float (code 2) of 64, 32 or 16 bits or bfloat (code 4) of 16 bits, with 1 lane");
 }
 
@@ -62,12 +61,11 @@ Device device_of(const DLDevice& device) {
     case kDLCUDA:
     case kDLCUDAManaged:
       if (device.device_id < 0) {
-        refuse("dl_tensor.device.device_id is " + std::to_string(device.device_id) +
-               "; it must be at least 0");
+        refuse("dl_tensor.device.device_id is ", device.device_id, "; it must be at least 0");
       }
       return Device::cuda(device.device_id);
     default:
-      refuse("dl_tensor.device.device_type is " + std::to_string(type) +
+      refuse("dl_tensor.device.device_type is ", type,
              "; it must be 1 (CPU), 2 (CUDA), 3 (pinned by CUDA, taken as CPU) or 13 (managed by CUDA, taken "
              "as its "
              "GPU)");
@@ -80,10 +78,10 @@ void check_shape(const DLTensor& given, std::int64_t element_bytes) {
   std::int64_t bytes = element_bytes;
   for (int i = 0; i < given.ndim; ++i) {
     const std::int64_t size = given.shape[i];
-    if (size < 0) refuse(indexed("shape", i) + " is " + std::to_string(size) + "; it must be at least 0");
+    if (size < 0) refuse(indexed("shape", i), " is ", size, "; it must be at least 0");
     // A size of 0 does not excuse the others: strides are products of them.
     if (__builtin_mul_overflow(bytes, size > 0 ? size : 1, &bytes)) {
-      refuse(indexed("shape", i) + " is " + std::to_string(size) +
+      refuse(indexed("shape", i), " is ", size,
              "; with the sizes before it the tensor has more than 2^63 - 1 bytes, which is the most");
     }
   }
@@ -100,8 +98,7 @@ void check_strides(const DLTensor& given, std::int64_t element_bytes) {
     if (stride == std::numeric_limits<std::int64_t>::min() ||
         __builtin_mul_overflow(steps, stride < 0 ? -stride : stride, &span) ||
         __builtin_mul_overflow(span, element_bytes, &span) || __builtin_add_overflow(extent, span, &extent)) {
-      refuse(indexed("strides", i) + " is " + std::to_string(stride) + "; with the size " +
-             std::to_string(given.shape[i]) +
+      refuse(indexed("strides", i), " is ", stride, "; with the size ", given.shape[i],
              " the tensor reaches over more than 2^63 - 1 bytes, which is the most");
     }
   }
@@ -116,13 +113,12 @@ void* first_element(const DLTensor& given, std::int64_t element_bytes, bool empt
   const auto base = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(given.data));
   std::uint64_t address = 0;
   if (__builtin_add_overflow(base, given.byte_offset, &address)) {
-    refuse("dl_tensor.byte_offset is " + std::to_string(given.byte_offset) +
+    refuse("dl_tensor.byte_offset is ", given.byte_offset,
            "; it must not lead past the end of the address space");
   }
   if (address % size != 0) {
-    refuse("dl_tensor.data + byte_offset is " + std::to_string(address) + " (byte_offset " +
-           std::to_string(given.byte_offset) + "); it must be a multiple of the element size, " +
-           std::to_string(size));
+    refuse("dl_tensor.data + byte_offset is ", address, " (byte_offset ", given.byte_offset,
+           "); it must be a multiple of the element size, ", size);
   }
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
@@ -134,7 +130,7 @@ Tensor from_dlpack(const void* dl_tensor, TensorRole role) {
   if (dl_tensor == nullptr) refuse("dl_tensor is null; it must point to a DLTensor");
   const DLTensor& given = *static_cast<const DLTensor*>(dl_tensor);
   if (given.ndim < ranks.least || given.ndim > ranks.most) {
-    refuse("dl_tensor.ndim is " + std::to_string(given.ndim) + "; it must be " + ranks.allowed);
+    refuse("dl_tensor.ndim is ", given.ndim, "; it must be ", ranks.allowed);
   }
   if (given.shape == nullptr) refuse("dl_tensor.shape is null; it must point to ndim sizes");
 
