@@ -71,14 +71,29 @@ TESSERA_HD constexpr VisibleRange visible_range(const Band& band, std::int64_t r
   return range;
 }
 
-// How many (row, column) pairs of a rows x columns rectangle the band lets through, in closed form per row.
+// Sum over rows i in [0, rows) of i + shift, each clamped to [0, columns], in closed form.
+TESSERA_HD constexpr double sum_of_clamped(std::int64_t rows, std::int64_t shift, std::int64_t columns) {
+  if (shift >= columns) return static_cast<double>(rows) * static_cast<double>(columns);
+  if (shift <= -rows) return 0;
+  // Sum of the clamped integers below x.
+  auto below = [columns](std::int64_t x) {
+    const auto n = static_cast<double>(columns), value = static_cast<double>(x);
+    if (x <= 0) return 0.0;
+    return x <= columns ? value * (value - 1) / 2 : n * (n + 1) / 2 + (value - n - 1) * n;
+  };
+  return below(shift + rows) - below(shift);
+}
+
+// How many (row, column) pairs of a rows x columns rectangle the band lets through, in closed form; exact
+// below 2^53.
 TESSERA_HD constexpr double visible_pairs(const Band& band, std::int64_t rows, std::int64_t columns) {
-  if (!band.bounded()) return static_cast<double>(rows) * static_cast<double>(columns);
-  double pairs = 0;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const VisibleRange range = visible_range(band, i, i + 1, columns);
-    pairs += static_cast<double>(range.end - range.begin);
+  if (rows <= 0 || columns <= 0) return 0;
+  const auto n = static_cast<double>(columns);
+  double pairs = static_cast<double>(rows) * n;
+  if (band.right != kUnbounded) {
+    pairs = sum_of_clamped(rows, band.diagonal + band.right + 1, columns);
   }
+  if (band.left != kUnbounded) pairs -= sum_of_clamped(rows, band.diagonal - band.left, columns);
   return pairs;
 }
 

@@ -52,8 +52,9 @@ struct MergeWeights {
 
 template <typename T>
 TESSERA_HD inline MergeWeights<T> merge(T first_lse, T second_lse) {
+  // Both are tested, not their maximum: a NaN next to -inf must reach the result.
+  if (first_lse == kMinusInfinity<T> && second_lse == kMinusInfinity<T>) return {};
   const T maximum = first_lse > second_lse ? first_lse : second_lse;
-  if (maximum == kMinusInfinity<T>) return {};
   const T first = std::exp(first_lse - maximum), second = std::exp(second_lse - maximum);
   const T sum = first + second;
   return {first / sum, second / sum, maximum + std::log(sum)};

@@ -1,0 +1,79 @@
+// The order in which tasks are handed out: a task is one tile of one head of one sequence.
+//
+// Workers take tasks as they become free, so a call ends well when the longest tasks come first and the
+// shortest last. Under a causal mask the tiles of a head are anything but equal; the order is then by tiles,
+// from the end that sees more towards the end that sees less. Where all tiles are equal the plain order
+// stays within a head as long as possible. Either way heads that share keys and values are neighbours.
+//
+// The order is arithmetic on a handful of integers, without tables, so that a GPU thread block can ask for
+// its own task. With packed sequences the tiles are those of the longest: tasks past the end of a shorter
+// one are empty.
+#pragma once
+
+#include <cstdint>
+
+#include "core/band.h"
+#include "core/host_device.h"
+
+namespace tessera::core {
+
+struct Task {
+  std::int64_t sequence = 0;
+  std::int64_t head = 0;
+  std::int64_t tile = 0;
+};
+
+// How the tiles of a head are taken.
+enum class TileOrder : std::uint8_t {
+  plain,       // all equal: head by head
+  ascending,   // the first tiles have most to do: tile by tile, from the first
+  descending,  // the last tiles have most to do: tile by tile, from the last
+};
+
+// The order that ends with the smaller end of a band over `rows` x `columns`. For tiles of keys pass
+// band.transposed() and the lengths the other way round.
+TESSERA_HD constexpr TileOrder tile_order(const Band& band, std::int64_t rows, std::int64_t columns) {
+  if (!band.bounded() || rows <= 1 || columns <= 0) return TileOrder::plain;
+  auto width = [&](std::int64_t row) {
+    const VisibleRange range = visible_range(band, row, row + 1, columns);
+    return range.end - range.begin;
+  };
+  // Widths rise, stay and fall. When both ends have the largest width there can be, all rows have.
+  std::int64_t largest = columns;
+  if (band.left != kUnbounded && band.right != kUnbounded && band.left < columns - band.right) {
+    largest = band.left + band.right + 1 < columns ? band.left + band.right + 1 : columns;
+  }
+  const std::int64_t first = width(0), last = width(rows - 1);
+  if (first == largest && last == largest) return TileOrder::plain;
+  return first > last ? TileOrder::ascending : TileOrder::descending;
+}
+
+// A bijection between [0, count()) and the tasks.
+struct TaskOrder {
+  std::int64_t sequences = 0;
+  std::int64_t heads = 0;
+  std::int64_t tiles = 0;
+  TileOrder order = TileOrder::plain;
+  // Tile by tile, how many heads (over all sequences) advance together before the next ones start: as many
+  // as fit their keys and values into a cache that the workers share. 0: all. At least as many as there are
+  // workers, or the tasks at the end of a section are no longer short compared with what is left.
+  std::int64_t together = 0;
+
+  TESSERA_HD constexpr std::int64_t count() const { return sequences * heads * tiles; }
+
+  TESSERA_HD constexpr Task operator[](std::int64_t index) const {
+    if (order == TileOrder::plain) {
+      const std::int64_t head = index / tiles;  // over all sequences
+      return {head / heads, head % heads, index % tiles};
+    }
+    const std::int64_t all = sequences * heads;
+    const std::int64_t section = together > 0 && together < all ? together : all;
+    const std::int64_t begin = index / (section * tiles) * section;  // first head of this section
+    const std::int64_t size = begin + section < all ? section : all - begin;
+    const std::int64_t within = index - begin * tiles;
+    const std::int64_t head = begin + within % size, step = within / size;
+    return {head / heads, head % heads, order == TileOrder::descending ? tiles - 1 - step : step};
+  }
+};
+
+}  // namespace tessera::core
