@@ -1,0 +1,145 @@
+// Every kernel against the oracle, over every feature of the contract and over random descriptions.
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "reference/check.h"
+#include "support/build.h"
+#include "support/kernels.h"
+#include "support/random_spec.h"
+#include "tessera/error.h"
+
+namespace tessera::test {
+namespace {
+
+using reference::Case;
+using reference::CaseSpec;
+using reference::Expected;
+using reference::Verdict;
+
+// Runs one case with one kernel and compares all its results with what they should be.
+bool check(Case& problem, const Expected& expected, const std::string& kernel) {
+  SCOPED_TRACE(kernel + " " + describe(problem.spec()));
+  problem.poison();
+  try {
+    run(problem, kernel);
+  } catch (const Error& error) {
+    ADD_FAILURE() << name(error.code()) << ": " << error.what();
+    return false;
+  }
+  const Verdict verdict = judge(problem, expected);
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+  return verdict.ok;
+}
+
+// ---- the feature matrix ----------------------------------------------------------------------------------
+
+using MatrixParameter = std::tuple<DType, std::size_t, std::string>;
+
+std::string matrix_name(const testing::TestParamInfo<MatrixParameter>& info) {
+  const auto& [dtype, index, kernel] = info.param;
+  const CaseSpec spec = reference::feature_matrix(dtype).at(index);
+  std::string text = std::string(name(dtype)) + "_" + spec.feature + "_" + spec.name + "_" + kernel;
+  std::string clean;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      clean += c;
+    } else if (!clean.empty() && clean.back() != '_') {
+      clean += '_';
+    }
+  }
+  return clean;
+}
+
+class FeatureMatrix : public testing::TestWithParam<MatrixParameter> {
+ protected:
+  struct Prepared {
+    DType dtype;
+    std::size_t index;
+    Case problem;
+    Expected expected;
+  };
+
+  // Kernels come one after the other for one case, so its oracle is only computed once.
+  static Prepared& prepared(DType dtype, std::size_t index) {
+    static std::optional<Prepared> last;
+    if (!last || last->dtype != dtype || last->index != index) {
+      Case problem(reference::feature_matrix(dtype).at(index));
+      Expected expected = expect(problem);
+      last.emplace(Prepared{dtype, index, std::move(problem), std::move(expected)});
+    }
+    return *last;
+  }
+};
+
+TEST_P(FeatureMatrix, AgreesWithOracle) {
+  const auto& [dtype, index, kernel] = GetParam();
+  Prepared& last = prepared(dtype, index);
+  check(last.problem, last.expected, kernel);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Contract, FeatureMatrix,
+    testing::Combine(testing::ValuesIn(kDTypes),
+                     testing::Range<std::size_t>(0, reference::feature_matrix(DType::fp32).size()),
+                     testing::ValuesIn(cpu_kernels())),
+    matrix_name);
+
+TEST(Contract, EveryKernelServesTheWholeContract) {
+  ASSERT_FALSE(cpu_kernels().empty());
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.device != DeviceType::cpu) continue;
+    EXPECT_TRUE(kernel.missing.empty()) << kernel.name << " lacks " << kernel.missing.front();
+  }
+}
+
+TEST(Contract, AutomaticChoiceAgreesWithOracle) {
+  for (const DType dtype : kDTypes) {
+    const Verdict verdict = reference::verify({.dtype = dtype, .right = 0}, "");
+    EXPECT_TRUE(verdict.ok) << name(dtype) << ' ' << verdict.message;
+  }
+}
+
+TEST(Contract, ChosenAlgorithmAgreesWithOracle) {
+  for (const Algorithm algorithm : {Algorithm::standard, Algorithm::flash2}) {
+    Case problem({.dtype = DType::fp32, .right = 0});
+    problem.attention.algorithm = algorithm;
+    EXPECT_EQ(plan(problem.attention, problem.forward).algorithm, algorithm);
+    check(problem, expect(problem), "");
+  }
+}
+
+// ---- the sweep -------------------------------------------------------------------------------------------
+
+// TESSERA_TEST_SEED=n runs the one configuration n; TESSERA_TEST_COUNT=n runs more or fewer than usual.
+std::optional<std::uint64_t> environment_number(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::strtoull(value, nullptr, 10);
+}
+
+TEST(Contract, RandomDescriptionsAgreeWithOracle) {
+  std::uint64_t first = 1;
+  std::uint64_t count = static_cast<std::uint64_t>(scaled(1000, 150, "random descriptions:"));
+  if (const auto asked = environment_number("TESSERA_TEST_COUNT")) count = *asked;
+  if (const auto seed = environment_number("TESSERA_TEST_SEED")) {
+    first = *seed;
+    count = 1;
+  }
+  int failures = 0;
+  for (std::uint64_t seed = first; seed < first + count && failures < 10; ++seed) {
+    SCOPED_TRACE("replay: TESSERA_TEST_SEED=" + std::to_string(seed) +
+                 " contract_test --gtest_filter=Contract.Random*");
+    Case problem(random_spec(seed));
+    const Expected expected = expect(problem);
+    for (const std::string& kernel : cpu_kernels()) {
+      if (!check(problem, expected, kernel)) ++failures;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,29 @@
+// What tests are parametrised over: every type and every CPU kernel of this build.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tessera/plan.h"
+
+namespace tessera::test {
+
+inline const std::vector<DType> kDTypes = {DType::fp64, DType::fp32, DType::fp16, DType::bf16};
+
+// The names of the CPU kernels that exist in both directions.
+std::vector<std::string> cpu_kernels();
+
+// A type and a kernel, with a name like "bf16_cpu_flash2".
+using TypeAndKernel = std::tuple<DType, std::string>;
+std::string test_name(const testing::TestParamInfo<TypeAndKernel>& info);
+
+// A type alone, with a name like "bf16".
+std::string dtype_test_name(const testing::TestParamInfo<DType>& info);
+
+// A kernel alone, with a name like "cpu_flash2".
+std::string kernel_test_name(const testing::TestParamInfo<std::string>& info);
+
+}  // namespace tessera::test
