@@ -2,6 +2,7 @@
 #include <new>
 #include <thread>
 
+#include "build_config.h"
 #include "core/text.h"
 #include "cpu/machine.h"
 #include "cpu/thread_pool.h"
@@ -14,24 +15,12 @@ namespace tessera {
 
 std::string build_info() {
   try {
-    std::string text = core::concat("version   ", version(), "\ncompiler  ",
-#if defined(__clang__)
-                                    "clang ", __clang_version__,
-#else
-                                    "g++ ", __VERSION__,
-#endif
-#ifdef NDEBUG
-                                    ", optimised",
-#else
-                                    ", with assertions",
-#endif
-                                    "\n");
-#if TESSERA_HAVE_OPENBLAS
-    text += "OpenBLAS  yes (the standard algorithm on the CPU)\n";
-#else
-    text += "OpenBLAS  no: libopenblas was not found or not wanted, so there is no cpu.standard\n";
-#endif
-    return text + "CUDA      " + cuda::status() + "\n";
+    auto part = [](bool present, const std::string& text) { return (present ? "yes, " : "no, ") + text; };
+    const std::string sanitizers = TESSERA_SANITIZERS;
+    return core::concat("version   ", version(), "\ncompiler  ", TESSERA_COMPILER, ", ", TESSERA_BUILD_TYPE,
+                        sanitizers.empty() ? "" : ", sanitizers: " + sanitizers, "\nOpenBLAS  ",
+                        part(TESSERA_HAVE_OPENBLAS, TESSERA_OPENBLAS_REASON), "\nCUDA      ",
+                        part(TESSERA_HAVE_CUDA, TESSERA_CUDA_REASON), "; ", cuda::status(), "\n");
   } catch (const std::bad_alloc&) {
     throw Error(ErrorCode::out_of_memory, "the host is out of memory");
   }

@@ -52,7 +52,7 @@ std::vector<DeviceInfo> devices() {
 
 #else
 
-std::string status() { return "not built: no CUDA toolkit was found or wanted"; }
+std::string status() { return "no GPU can be used"; }
 
 std::vector<DeviceInfo> devices() { return {}; }
 

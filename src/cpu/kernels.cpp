@@ -1,0 +1,69 @@
+#include "cpu/kernels.h"
+
+#include "cpu/flash2.h"
+#include "cpu/standard.h"
+
+namespace tessera::cpu {
+namespace {
+
+using registry::Features;
+using registry::Kernel;
+
+constexpr Kernel kKernels[] = {
+    {
+        .name = "cpu.flash2",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cpu,
+        .priority = 100,
+        .features = Features::all(),
+        .limits = nullptr,
+        .configure = flash2_forward_configuration,
+        .details = nullptr,
+        .run = flash2_forward,
+    },
+    {
+        .name = "cpu.flash2",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::backward,
+        .device = DeviceType::cpu,
+        .priority = 100,
+        .features = Features::all(),
+        .limits = nullptr,
+        .configure = flash2_backward_configuration,
+        .details = nullptr,
+        .run = flash2_backward,
+    },
+#if TESSERA_HAVE_OPENBLAS
+    {
+        .name = "cpu.standard",
+        .algorithm = Algorithm::standard,
+        .direction = Direction::forward,
+        .device = DeviceType::cpu,
+        .priority = 10,
+        .features = Features::all(),
+        .limits = standard_limits,
+        .configure = standard_configuration,
+        .details = nullptr,
+        .run = standard_forward,
+    },
+    {
+        .name = "cpu.standard",
+        .algorithm = Algorithm::standard,
+        .direction = Direction::backward,
+        .device = DeviceType::cpu,
+        .priority = 10,
+        .features = Features::all(),
+        .limits = standard_limits,
+        .configure = standard_configuration,
+        .details = nullptr,
+        .run = standard_backward,
+    },
+#endif
+};
+
+}  // namespace
+
+std::span<const Kernel> kernels() { return kKernels; }
+
+}  // namespace tessera::cpu

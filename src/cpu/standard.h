@@ -1,0 +1,18 @@
+// cpu.standard: the entries for the registry.
+#pragma once
+
+#include <string>
+
+#include "core/problem.h"
+#include "registry/kernel.h"
+
+namespace tessera::cpu {
+
+std::string standard_limits(const core::Problem& p);
+registry::Configuration standard_configuration(const core::Problem& p, int workers);
+void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
+                      const registry::Resources& resources);
+void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
+                       const registry::Resources& resources);
+
+}  // namespace tessera::cpu
