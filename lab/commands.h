@@ -1,0 +1,21 @@
+// The subcommands of `tessera`. Each lives in a file of its own and declares itself on the application;
+// a new one adds a function here and a line in application.cpp.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace tessera::lab {
+
+// What the subcommand that was chosen will do; returns the exit code.
+using Action = std::function<int()>;
+
+void add_info(CLI::App& application, Action& action);
+void add_explain(CLI::App& application, Action& action);
+void add_bench(CLI::App& application, Action& action);
+void add_verify(CLI::App& application, Action& action);
+
+}  // namespace tessera::lab

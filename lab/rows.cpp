@@ -1,0 +1,230 @@
+#include "lab/rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "lab/machine.h"
+#include "lab/terminal.h"
+#include "lab/units.h"
+#include "lab/workload.h"
+#include "tessera/version.h"
+
+namespace tessera::lab {
+namespace {
+
+std::string csv_cell(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return "";
+  if (!value.is_string()) return value.dump();
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+// The measured columns: how they are called, how wide they get, and what they show.
+std::vector<Column> measured_columns(bool with_traffic, bool with_speedup) {
+  std::vector<Column> columns = {{"median ms", 9}, {"spread", 6},    {"TFLOP/s", 8},     {"extra mem", 9},
+                                 {"traffic", 9},   {"max error", 9}, {"vs standard", 11}};
+  if (!with_speedup) columns.pop_back();
+  if (!with_traffic) columns.erase(columns.begin() + 4);
+  return columns;
+}
+
+}  // namespace
+
+const char* name(Status status) {
+  switch (status) {
+    case Status::ok: return "ok";
+    case Status::out_of_memory: return "out_of_memory";
+    case Status::unsupported: return "unsupported";
+    case Status::invalid: return "invalid";
+    case Status::failed: break;
+  }
+  return "failed";
+}
+
+nlohmann::ordered_json to_json(const Row& row) {
+  using Json = nlohmann::ordered_json;
+  const Point& point = row.point;
+  const bool ok = row.status == Status::ok;
+  auto measured = [&](auto value) { return ok ? Json(value) : Json(nullptr); };
+  auto planned = [&](auto Plan::*member) { return row.plan ? Json((*row.plan).*member) : Json(nullptr); };
+  auto sampled = [&](auto SampledError::*member) {
+    return row.error ? Json((*row.error).*member) : Json(nullptr);
+  };
+  static const std::string machine = machine_text();
+  return {{"version", version()},
+          {"machine", machine},
+          {"device", to_string(row.device)},
+          {"algorithm", tessera::name(row.algorithm)},
+          {"kernel", planned(&Plan::kernel)},
+          {"direction", tessera::name(row.direction)},
+          {"dtype", tessera::name(point.dtype)},
+          {"batch", point.batch},
+          {"q_length", point.seq},
+          {"k_length", point.seq_k > 0 ? point.seq_k : point.seq},
+          {"q_heads", point.heads},
+          {"kv_heads", point.kv_heads > 0 ? point.kv_heads : point.heads},
+          {"qk_dim", point.dim},
+          {"v_dim", point.v_dim > 0 ? point.v_dim : point.dim},
+          {"mask", mask_text(point)},
+          {"bias", point.bias},
+          {"alibi", point.alibi},
+          {"softcap", point.softcap},
+          {"dropout", point.dropout},
+          {"seed", row.seed},
+          {"threads", planned(&Plan::threads)},
+          {"block_q", planned(&Plan::block_q)},
+          {"block_k", planned(&Plan::block_k)},
+          {"status", name(row.status)},
+          {"reason", ok ? Json(nullptr) : Json(row.reason)},
+          {"warmup", row.warmup},
+          {"repetitions", measured(row.seconds.count)},
+          {"median_ms", measured(row.seconds.median * 1e3)},
+          {"lower_quartile_ms", measured(row.seconds.lower_quartile * 1e3)},
+          {"upper_quartile_ms", measured(row.seconds.upper_quartile * 1e3)},
+          {"min_ms", measured(row.seconds.lowest * 1e3)},
+          {"max_ms", measured(row.seconds.highest * 1e3)},
+          {"flops", planned(&Plan::flops)},
+          {"visible_pairs", planned(&Plan::visible_pairs)},
+          {"tflops", measured(row.tflops())},
+          {"speedup_over_standard", row.speedup ? Json(*row.speedup) : Json(nullptr)},
+          {"tensor_bytes", row.tensor_bytes},
+          {"planned_workspace_bytes", planned(&Plan::workspace_bytes)},
+          {"peak_extra_bytes", measured(row.peak_extra_bytes)},
+          {"minimum_traffic_bytes", planned(&Plan::minimum_bytes)},
+          {"predicted_traffic_bytes", planned(&Plan::traffic_bytes)},
+          {"standard_traffic_bytes", planned(&Plan::standard_traffic_bytes)},
+          {"sampled_rows", sampled(&SampledError::rows)},
+          {"max_error", sampled(&SampledError::largest)},
+          {"rms_error", sampled(&SampledError::root_mean_square)},
+          {"rms_reference", sampled(&SampledError::reference_magnitude)}};
+}
+
+std::string csv_header() {
+  std::string line;
+  const nlohmann::ordered_json fields = to_json(Row{});
+  for (const auto& [key, value] : fields.items()) line += (line.empty() ? "" : ",") + key;
+  return line;
+}
+
+std::string to_csv(const Row& row) {
+  std::string line;
+  bool first = true;
+  const nlohmann::ordered_json fields = to_json(row);
+  for (const auto& value : fields) {
+    line += (first ? "" : ",") + csv_cell(value);
+    first = false;
+  }
+  return line;
+}
+
+void RowFile::Close::operator()(std::FILE* file) const {
+  if (file != stdout) std::fclose(file);
+}
+
+RowFile::RowFile(const std::string& option, const std::string& path, Format format)
+    : option_(option),
+      path_(path),
+      format_(format),
+      file_(path == "-" ? stdout : std::fopen(path.c_str(), "w")) {
+  if (!file_) {
+    throw UsageError(fmt::format("{} '{}': cannot be written: {}", option, path, std::strerror(errno)));
+  }
+  if (format_ == Format::csv) write_line(csv_header());
+}
+
+void RowFile::write(const Row& row) {
+  write_line(format_ == Format::csv ? to_csv(row) : to_json(row).dump());
+}
+
+void RowFile::write_line(const std::string& line) {
+  const std::string text = line + "\n";
+  const bool written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size();
+  if (!written || std::fflush(file_.get()) != 0) {
+    throw OutputError(fmt::format("cannot write {} '{}': {}", option_, path_, std::strerror(errno)));
+  }
+}
+
+RowTable::RowTable(const Sweep& sweep, const std::vector<Algorithm>& algorithms) : table_({}) {
+  std::vector<Column> columns;
+  const Point& first = sweep.points.front();
+  for (const Property& property : properties()) {
+    const std::string same = property.value(first);
+    const bool varies = std::any_of(sweep.points.begin(), sweep.points.end(),
+                                    [&](const Point& p) { return property.value(p) != same; });
+    if (!varies) continue;
+    varying_.push_back(property);
+    columns.push_back({property.name, 0, Justify::right});
+  }
+  directions_vary_ = sweep.directions.size() > 1;
+  if (directions_vary_) columns.push_back({"direction", 8, Justify::left});
+  columns.push_back({"algorithm", 0, Justify::left});
+  with_speedup_ = algorithms.size() > 1 &&
+                  std::find(algorithms.begin(), algorithms.end(), Algorithm::standard) != algorithms.end();
+
+  auto build = [&] {
+    std::vector<Column> all = columns;
+    for (const Column& column : measured_columns(with_traffic_, with_speedup_)) all.push_back(column);
+    table_ = Table(std::move(all));
+    for (const Point& point : sweep.points) {
+      for (const Algorithm algorithm : algorithms)
+        table_.fit(labels({.point = point, .algorithm = algorithm}));
+    }
+  };
+  build();
+  if (table_.width() > kWidestLine) {
+    with_traffic_ = false;
+    build();
+  }
+
+  std::vector<std::string> shared;
+  for (const Property& property : properties()) {
+    const bool varies = std::any_of(varying_.begin(), varying_.end(),
+                                    [&](const Property& p) { return p.name == property.name; });
+    const std::string value = property.value(first);
+    if (varies || value == "no" || value == "0") continue;
+    shared.push_back(fmt::format("{} {}", property.name, value));
+  }
+  if (!directions_vary_) shared.emplace_back(tessera::name(sweep.directions.front()));
+  caption_ = fmt::format("{} on {}", fmt::join(shared, ", "), to_string(sweep.device));
+}
+
+std::vector<std::string> RowTable::labels(const Row& row) const {
+  std::vector<std::string> cells;
+  for (const Property& property : varying_) cells.push_back(property.value(row.point));
+  if (directions_vary_) cells.emplace_back(tessera::name(row.direction));
+  cells.emplace_back(tessera::name(row.algorithm));
+  return cells;
+}
+
+std::string RowTable::header() const { return wrap(caption_, kWidestLine, 0) + "\n\n" + table_.header(); }
+
+std::string RowTable::row(const Row& row, bool color) const {
+  std::vector<std::string> cells = labels(row);
+  if (row.status != Status::ok) {
+    const bool memory = row.status == Status::out_of_memory;
+    const std::string text = fmt::format("{}: {}", memory ? "out of memory" : name(row.status), row.reason);
+    const std::string wrapped = wrap(text, kWidestLine, table_.offset(cells.size()));
+    cells.push_back(colored(wrapped, memory ? Color::yellow : Color::red, color));
+    return table_.row(cells);
+  }
+  cells.push_back(significant(row.seconds.median * 1e3, 4));
+  cells.push_back(fmt::format("{:.1f}%", row.seconds.spread() * 100));
+  cells.push_back(significant(row.tflops()));
+  cells.push_back(bytes_text(static_cast<double>(row.peak_extra_bytes)));
+  if (with_traffic_) cells.push_back(row.plan ? bytes_text(row.plan->traffic_bytes) : "");
+  cells.push_back(row.error ? error_text(row.error->largest) : "-");
+  if (with_speedup_) cells.push_back(row.speedup ? fmt::format("{:.2f}x", *row.speedup) : "-");
+  return table_.row(cells);
+}
+
+}  // namespace tessera::lab

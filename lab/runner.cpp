@@ -1,0 +1,230 @@
+#include "lab/runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <new>
+#include <random>
+#include <span>
+#include <utility>
+
+#include "lab/counting_allocator.h"
+#include "lab/units.h"
+#include "reference/elements.h"
+#include "reference/oracle.h"
+#include "tessera/error.h"
+
+namespace tessera::lab {
+namespace {
+
+void fail(Row& row, Status status, const std::string& reason) {
+  row.status = status;
+  row.reason = one_line(reason);
+}
+
+// Turns what a call threw into the status of its row.
+void fail(Row& row, const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const UsageError& error) {
+    fail(row, Status::invalid, error.what());
+  } catch (const Error& error) {
+    switch (error.code()) {
+      case ErrorCode::invalid_argument: return fail(row, Status::invalid, error.what());
+      case ErrorCode::unsupported: return fail(row, Status::unsupported, error.what());
+      case ErrorCode::out_of_memory: return fail(row, Status::out_of_memory, error.what());
+      case ErrorCode::device_failure: break;
+    }
+    fail(row, Status::failed, error.what());
+  } catch (const std::bad_alloc&) {
+    fail(row, Status::out_of_memory, "the system gave no more memory");
+  } catch (const std::exception& error) {
+    fail(row, Status::failed, error.what());
+  }
+}
+
+void fail_all(std::vector<Row>& rows, const std::exception_ptr& failure) {
+  for (Row& row : rows) {
+    if (row.status == Status::ok) fail(row, failure);
+  }
+}
+
+std::vector<Row> empty_rows(const Contest& contest, const RunnerOptions& options) {
+  std::vector<Row> rows;
+  for (const Algorithm algorithm : contest.algorithms) {
+    rows.push_back({.point = contest.point,
+                    .algorithm = algorithm,
+                    .direction = contest.direction,
+                    .device = contest.device,
+                    .warmup = options.schedule.warmup,
+                    .seed = options.seed});
+  }
+  return rows;
+}
+
+// What each algorithm would do; those that cannot, or need more memory than there is, are out.
+void plan_rows(std::vector<Row>& rows, const Workload& workload, const Tensors& tensors,
+               const Execution& execution, std::size_t budget) {
+  for (Row& row : rows) {
+    try {
+      const Attention attention = workload.attention(row.algorithm);
+      row.plan = row.direction == Direction::forward ? plan(attention, tensors.forward(), execution)
+                                                     : plan(attention, tensors.backward(), execution);
+      row.tensor_bytes = tensors.bytes();
+      const auto needed =
+          static_cast<double>(row.tensor_bytes) + static_cast<double>(row.plan->workspace_bytes);
+      if (needed > static_cast<double>(budget)) {
+        fail(row, Status::out_of_memory,
+             fmt::format("needs {} (tensors {}, workspace {}), the budget is {}", bytes_text(needed),
+                         bytes_text(static_cast<double>(row.tensor_bytes)),
+                         bytes_text(static_cast<double>(row.plan->workspace_bytes)),
+                         bytes_text(static_cast<double>(budget))));
+      }
+    } catch (...) {
+      fail(row, std::current_exception());
+    }
+  }
+}
+
+void add_speedups(std::vector<Row>& rows) {
+  const auto standard = std::find_if(rows.begin(), rows.end(), [](const Row& row) {
+    return row.algorithm == Algorithm::standard && row.status == Status::ok;
+  });
+  if (standard == rows.end()) return;
+  for (Row& row : rows) {
+    if (row.status == Status::ok) row.speedup = standard->seconds.median / row.seconds.median;
+  }
+}
+
+// One call of each algorithm that is not measured: it shows what memory the call takes and, going forward,
+// how exact the output is.
+bool rehearse(std::vector<Row>& rows, std::vector<Contender>& contenders, const Workload& workload,
+              const Tensors& tensors, const RunnerOptions& options, CountingAllocator& allocator,
+              const std::function<bool(double)>& proceed) {
+  std::optional<RowSample> sample;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Row& row = rows[i];
+    if (row.status != Status::ok) continue;
+    if (!proceed(0)) return false;
+    try {
+      allocator.reset_peak();
+      contenders[i].call();
+      row.peak_extra_bytes = allocator.peak();
+      if (row.direction == Direction::backward || options.check_rows == 0) continue;
+      if (!sample) {
+        sample.emplace(workload.attention(Algorithm::automatic), tensors.forward(), options.check_rows,
+                       options.seed);
+      }
+      row.error = sample->compare(tensors.forward());
+    } catch (...) {
+      fail(row, std::current_exception());
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+RowSample::RowSample(const Attention& attention, const ForwardTensors& tensors, int rows,
+                     std::uint64_t seed) {
+  constexpr double kMostProducts = 1e8;  // a second or so
+  const Extents& q = tensors.q.shape;
+  const auto per_row =
+      static_cast<double>(tensors.k.shape[1]) * static_cast<double>(tensors.k.shape[3] + tensors.v.shape[3]);
+  const double affordable = std::clamp(kMostProducts / std::max(per_row, 1.0), 2.0, 1e6);
+  const int count = std::min(rows, static_cast<int>(affordable));
+
+  std::mt19937_64 random(seed);
+  positions_ = {{0, 0, 0}, {q[0] - 1, q[2] - 1, q[1] - 1}};
+  while (static_cast<int>(positions_.size()) < count) {
+    auto below = [&](std::int64_t bound) {
+      return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
+    };
+    positions_.push_back({below(q[0]), below(q[2]), below(q[1])});
+  }
+  positions_.resize(static_cast<std::size_t>(count));
+  std::vector<reference::RowIndex> indices;
+  for (const Position& p : positions_) indices.push_back({p.batch, p.head, p.row});
+  exact_ = reference::forward_rows(attention, tensors, indices).out;
+}
+
+SampledError RowSample::compare(const ForwardTensors& tensors) const {
+  const auto dim = static_cast<std::size_t>(tensors.out.shape[3]);
+  SampledError result{.rows = static_cast<int>(positions_.size())};
+  std::vector<double> actual(dim);
+  double squares = 0, exact_squares = 0;
+  for (std::size_t r = 0; r < positions_.size(); ++r) {
+    const Position& p = positions_[r];
+    reference::read_row(tensors.out, p.batch, p.row, p.head, actual);
+    for (std::size_t d = 0; d < dim; ++d) {
+      const double exact = exact_[r * dim + d];
+      const double error = std::abs(actual[d] - exact);
+      // Written so that a NaN becomes the largest error and stays it.
+      if (!(error <= result.largest)) result.largest = error;
+      squares += error * error;
+      exact_squares += exact * exact;
+    }
+  }
+  const auto count = static_cast<double>(std::max<std::size_t>(exact_.size(), 1));
+  result.root_mean_square = std::sqrt(squares / count);
+  result.reference_magnitude = std::sqrt(exact_squares / count);
+  return result;
+}
+
+std::optional<std::vector<Row>> run_contest(const Contest& contest, const RunnerOptions& options,
+                                            const std::function<bool(double share)>& proceed) {
+  std::vector<Row> rows = empty_rows(contest, options);
+  auto any_left = [&] {
+    return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.status == Status::ok; });
+  };
+  try {
+    const Workload workload(contest.point);
+    Tensors tensors(workload.shapes(), contest.direction, contest.device);
+    Execution execution{.threads = static_cast<int>(contest.point.threads)};
+    plan_rows(rows, workload, tensors, execution, options.memory_budget);
+    if (!any_left()) return rows;
+
+    tensors.allocate(options.seed);
+    CountingAllocator allocator(options.memory_budget - tensors.bytes());
+    execution.allocator = &allocator;
+    const bool backward_pass = contest.direction == Direction::backward;
+    if (backward_pass) {  // gradients need the output and the LSE
+      if (!proceed(0)) return {};
+      forward(workload.attention(Algorithm::automatic), tensors.forward(), execution);
+    }
+
+    std::vector<Contender> contenders;
+    for (const Row& row : rows) {
+      contenders.push_back(
+          {[&tensors, &execution, backward_pass, attention = workload.attention(row.algorithm)] {
+            if (backward_pass) backward(attention, tensors.backward(), execution);
+            else forward(attention, tensors.forward(), execution);
+          }});
+    }
+    if (!rehearse(rows, contenders, workload, tensors, options, allocator, proceed)) return {};
+
+    std::vector<Contender> runners;
+    std::vector<Row*> measured;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].status != Status::ok) continue;
+      runners.push_back(std::move(contenders[i]));
+      measured.push_back(&rows[i]);
+    }
+    // The rehearsal was the first warm-up call.
+    Schedule schedule = options.schedule;
+    schedule.warmup = std::max(0, schedule.warmup - 1);
+    if (!measure(runners, schedule, proceed)) return {};
+    for (std::size_t i = 0; i < runners.size(); ++i) {
+      if (runners[i].failure) fail(*measured[i], runners[i].failure);
+      else measured[i]->seconds = summarise(runners[i].seconds);
+    }
+  } catch (...) {
+    fail_all(rows, std::current_exception());
+  }
+  add_speedups(rows);
+  return rows;
+}
+
+}  // namespace tessera::lab
