@@ -7,32 +7,29 @@
 #include <string>
 #include <utility>
 
+#include "core/refuse.h"
+#include "core/text.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
+using core::refuse;
+
 constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-[[noreturn]] void invalid(const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, message);
-}
-
-std::string text(std::int64_t value) { return std::to_string(value); }
-
 void require_positive(const char* name, std::int64_t value) {
   if (value >= 1) return;
-  invalid(std::string("BlockMask: ") + name + " is " + text(value) + "; it must be at least 1");
+  refuse("BlockMask: ", name, " is ", value, "; it must be at least 1");
 }
 
 // Block indices are kept in 32 bits.
 std::int64_t block_count(const char* name, std::int64_t length, std::int64_t block) {
   const std::int64_t blocks = (length - 1) / block + 1;
   if (blocks > kMaxInt32) {
-    invalid(std::string("BlockMask: ") + name + " is " + text(length) + ", which gives " +
-            text(blocks) + " blocks of " + text(block) + "; at most " + text(kMaxInt32) +
-            " are allowed");
+    refuse("BlockMask: ", name, " is ", length, ", which gives ", blocks, " blocks of ", block, "; at most ",
+           kMaxInt32, " are allowed");
   }
   return blocks;
 }
@@ -67,50 +64,48 @@ void fill_columns(BlockMask::Data& data) {
 
 const BlockMask::Data& require_data(const BlockMask& mask, const char* function) {
   if (mask.data() == nullptr) {
-    invalid(std::string("BlockMask::") + function +
-            ": the mask is empty (it keeps everything) and has no " + "blocks to list");
+    refuse("BlockMask::", function, ": the mask is empty (it keeps everything) and has no blocks to list");
   }
   return *mask.data();
 }
 
 void require_index(const char* function, const char* name, std::int64_t value, std::int64_t count) {
   if (value >= 0 && value < count) return;
-  invalid(std::string("BlockMask::") + function + ": " + name + " is " + text(value) +
-          "; it must be in [0, " + text(count) + ")");
+  refuse("BlockMask::", function, ": ", name, " is ", value, "; it must be in [0, ", count, ")");
 }
 
 void require_size(const char* function, const char* name, std::size_t size, std::int64_t wanted,
                   const char* meaning) {
   if (size == static_cast<std::size_t>(wanted)) return;
-  invalid(std::string("BlockMask::") + function + ": " + name + " has " + std::to_string(size) +
-          " entries; it must have " + text(wanted) + " (" + meaning + ")");
+  refuse("BlockMask::", function, ": ", name, " has ", size, " entries; it must have ", wanted, " (", meaning,
+         ")");
 }
 
 void check_csr(const BlockLayout& layout, std::span<const std::int64_t> offsets,
                std::span<const std::int32_t> columns) {
   const core::BlockGrid grid = core::block_grid(layout);
   const std::int64_t rows = layout.heads * grid.q_blocks;
-  const std::string prefix = "BlockMask::from_csr: ";
+  constexpr const char* prefix = "BlockMask::from_csr: ";
   require_size("from_csr", "row_offsets", offsets.size(), rows + 1, "heads * q_blocks + 1");
-  if (offsets[0] != 0) invalid(prefix + "row_offsets[0] is " + text(offsets[0]) + "; it must be 0");
+  if (offsets[0] != 0) refuse(prefix, "row_offsets[0] is ", offsets[0], "; it must be 0");
   for (std::int64_t row = 0; row < rows; ++row) {
     if (offsets[row + 1] < offsets[row]) {
-      invalid(prefix + "row_offsets[" + text(row + 1) + "] is " + text(offsets[row + 1]) +
-              ", below the entry before it, " + text(offsets[row]) + "; offsets must not descend");
+      refuse(prefix, "row_offsets[", row + 1, "] is ", offsets[row + 1], ", below the entry before it, ",
+             offsets[row], "; offsets must not descend");
     }
   }
   if (offsets[rows] != static_cast<std::int64_t>(columns.size())) {
-    invalid(prefix + "row_offsets ends with " + text(offsets[rows]) +
-            "; it must end with the number of " + "columns, " + std::to_string(columns.size()));
+    refuse(prefix, "row_offsets ends with ", offsets[rows], "; it must end with the number of columns, ",
+           columns.size());
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t at = offsets[row]; at < offsets[row + 1]; ++at) {
       const bool in_range = columns[at] >= 0 && columns[at] < grid.k_blocks;
       if (in_range && (at == offsets[row] || columns[at] > columns[at - 1])) continue;
-      const std::string found = prefix + "columns[" + text(at) + "] is " + text(columns[at]);
-      if (!in_range) invalid(found + "; it must be in [0, " + text(grid.k_blocks) + ")");
-      invalid(found + ", not above the entry before it, " + text(columns[at - 1]) +
-              "; the columns of a row must be strictly ascending");
+      const std::string found = core::concat(prefix, "columns[", at, "] is ", columns[at]);
+      if (!in_range) refuse(found, "; it must be in [0, ", grid.k_blocks, ")");
+      refuse(found, ", not above the entry before it, ", columns[at - 1],
+             "; the columns of a row must be strictly ascending");
     }
   }
 }
@@ -133,11 +128,14 @@ BlockGrid block_grid(const BlockLayout& layout) {
   require_positive("block_q", layout.block_q);
   require_positive("block_k", layout.block_k);
   require_positive("heads", layout.heads);
+  if (layout.heads > kMaxInt32) {
+    refuse("BlockMask: heads is ", layout.heads, "; at most ", kMaxInt32, " are allowed");
+  }
   const BlockGrid grid{block_count("q_length", layout.q_length, layout.block_q),
                        block_count("k_length", layout.k_length, layout.block_k)};
   if (!product_fits(layout.heads, grid.q_blocks, grid.k_blocks)) {
-    invalid("BlockMask: heads is " + text(layout.heads) + ", which with " + text(grid.q_blocks) +
-            " x " + text(grid.k_blocks) + " blocks gives more than 2^63 - 1 blocks");
+    refuse("BlockMask: heads is ", layout.heads, ", which with ", grid.q_blocks, " x ", grid.k_blocks,
+           " blocks gives more than 2^63 - 1 blocks");
   }
   return grid;
 }
@@ -154,9 +152,8 @@ std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layou
                                                         const AppendRow& append_row) {
   const BlockGrid grid = block_grid(layout);
   auto out_of_memory = [&]() -> Error {
-    return {ErrorCode::out_of_memory, "BlockMask: no memory for a mask of " + text(layout.heads) +
-                                          " x " + text(grid.q_blocks) + " x " +
-                                          text(grid.k_blocks) + " blocks"};
+    return {ErrorCode::out_of_memory, concat("BlockMask: no memory for a mask of ", layout.heads, " x ",
+                                             grid.q_blocks, " x ", grid.k_blocks, " blocks")};
   };
   try {
     auto data = std::make_shared<BlockMask::Data>();
@@ -190,8 +187,7 @@ BlockMask BlockMask::from_csr(const BlockLayout& layout, std::span<const std::in
   return BlockMask(core::build_block_mask(
       layout, [&](std::int64_t head, std::int64_t q_block, std::vector<std::int32_t>& kept) {
         const std::int64_t row = head * q_blocks + q_block;
-        kept.insert(kept.end(), columns.begin() + row_offsets[row],
-                    columns.begin() + row_offsets[row + 1]);
+        kept.insert(kept.end(), columns.begin() + row_offsets[row], columns.begin() + row_offsets[row + 1]);
       }));
 }
 
@@ -211,14 +207,12 @@ BlockMask BlockMask::from_blocks(const BlockLayout& layout, std::span<const std:
 BlockMask BlockMask::from_dense(const BlockLayout& layout, std::span<const std::uint8_t> visible) {
   const core::BlockGrid grid = core::block_grid(layout);
   if (!product_fits(layout.heads, layout.q_length, layout.k_length)) {
-    invalid("BlockMask::from_dense: heads is " + text(layout.heads) + ", which with " +
-            text(layout.q_length) + " x " + text(layout.k_length) +
-            " gives more than 2^63 - 1 elements");
+    refuse("BlockMask::from_dense: heads is ", layout.heads, ", which with ", layout.q_length, " x ",
+           layout.k_length, " gives more than 2^63 - 1 elements");
   }
-  require_size("from_dense", "visible", visible.size(),
-               layout.heads * layout.q_length * layout.k_length, "heads * q_length * k_length");
-  auto append_row = [&](std::int64_t head, std::int64_t q_block,
-                        std::vector<std::int32_t>& columns) {
+  require_size("from_dense", "visible", visible.size(), layout.heads * layout.q_length * layout.k_length,
+               "heads * q_length * k_length");
+  auto append_row = [&](std::int64_t head, std::int64_t q_block, std::vector<std::int32_t>& columns) {
     const std::int64_t row_begin = q_block * layout.block_q;
     const std::int64_t row_end = row_begin + std::min(layout.block_q, layout.q_length - row_begin);
     for (std::int64_t k_block = 0; k_block < grid.k_blocks; ++k_block) {
@@ -226,18 +220,16 @@ BlockMask BlockMask::from_dense(const BlockLayout& layout, std::span<const std::
       const std::int64_t width = std::min(layout.block_k, layout.k_length - begin);
       std::int64_t count = 0;
       for (std::int64_t row = row_begin; row < row_end; ++row) {
-        const auto flags =
-            visible.begin() + (head * layout.q_length + row) * layout.k_length + begin;
+        const auto flags = visible.begin() + (head * layout.q_length + row) * layout.k_length + begin;
         count += width - std::count(flags, flags + width, std::uint8_t{0});
       }
       if (count == 0) continue;
       const std::int64_t elements = (row_end - row_begin) * width;
       if (count != elements) {
-        invalid("BlockMask::from_dense: of the block at head " + text(head) + ", query block " +
-                text(q_block) + ", key block " + text(k_block) + " only " + text(count) + " of " +
-                text(elements) +
-                " elements are visible; blocks must be visible as a whole or not at all: " +
-                "choose smaller blocks or use a bias");
+        refuse("BlockMask::from_dense: of the block at head ", head, ", query block ", q_block,
+               ", key block ", k_block, " only ", count, " of ", elements,
+               " elements are visible; blocks must be visible as a whole or not at all: ",
+               "choose smaller blocks or use a bias");
       }
       columns.push_back(static_cast<std::int32_t>(k_block));
     }

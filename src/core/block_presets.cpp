@@ -4,24 +4,20 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "core/block_mask.h"
 #include "core/philox.h"
-#include "tessera/error.h"
+#include "core/refuse.h"
 
 namespace tessera {
 namespace {
 
 using Columns = std::vector<std::int32_t>;
 
-void require_at_least(const char* preset, const char* name, std::int64_t value,
-                      std::int64_t least) {
+void require_at_least(const char* preset, const char* name, std::int64_t value, std::int64_t least) {
   if (value >= least) return;
-  throw Error(ErrorCode::invalid_argument, std::string("BlockMask::") + preset + ": " + name +
-                                               " is " + std::to_string(value) +
-                                               "; it must be at least " + std::to_string(least));
+  core::refuse("BlockMask::", preset, ": ", name, " is ", value, "; it must be at least ", least);
 }
 
 void append_range(std::int64_t begin, std::int64_t end, Columns& columns) {
@@ -34,8 +30,7 @@ void append_range(std::int64_t begin, std::int64_t end, Columns& columns) {
 // end).
 std::pair<std::int64_t, std::int64_t> neighbourhood(std::int64_t diagonal, std::int64_t radius,
                                                     std::int64_t k_blocks) {
-  return {diagonal - std::min(radius, diagonal),
-          diagonal + std::min(radius, k_blocks - 1 - diagonal) + 1};
+  return {diagonal - std::min(radius, diagonal), diagonal + std::min(radius, k_blocks - 1 - diagonal) + 1};
 }
 
 // Random numbers for one block row.
@@ -88,45 +83,39 @@ void choose(Columns& candidates, std::int64_t count, Draws draws) {
 BlockMask BlockMask::local(const BlockLayout& layout, std::int64_t radius) {
   const core::BlockGrid grid = core::block_grid(layout);
   require_at_least("local", "radius", radius, 0);
-  return BlockMask(
-      core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
-        const auto [begin, end] =
-            neighbourhood(core::diagonal_block(layout, q_block), radius, grid.k_blocks);
-        append_range(begin, end, columns);
-      }));
+  return BlockMask(core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
+    const auto [begin, end] = neighbourhood(core::diagonal_block(layout, q_block), radius, grid.k_blocks);
+    append_range(begin, end, columns);
+  }));
 }
 
 BlockMask BlockMask::strided(const BlockLayout& layout, std::int64_t stride) {
   const core::BlockGrid grid = core::block_grid(layout);
   require_at_least("strided", "stride", stride, 1);
-  return BlockMask(
-      core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
-        const std::int64_t diagonal = core::diagonal_block(layout, q_block);
-        for (std::int64_t column = 0; column < grid.k_blocks; ++column) {
-          const std::int64_t distance = std::abs(column - diagonal);
-          if (distance < stride || distance % stride == 0)
-            append_range(column, column + 1, columns);
-        }
-      }));
+  return BlockMask(core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
+    const std::int64_t diagonal = core::diagonal_block(layout, q_block);
+    for (std::int64_t column = 0; column < grid.k_blocks; ++column) {
+      const std::int64_t distance = std::abs(column - diagonal);
+      if (distance < stride || distance % stride == 0) append_range(column, column + 1, columns);
+    }
+  }));
 }
 
 BlockMask BlockMask::fixed(const BlockLayout& layout, std::int64_t stride, std::int64_t summary) {
   const core::BlockGrid grid = core::block_grid(layout);
   require_at_least("fixed", "stride", stride, 1);
   if (summary < 0 || summary > stride) {
-    throw Error(ErrorCode::invalid_argument, "BlockMask::fixed: summary is " +
-                                                 std::to_string(summary) + "; it must be in [0, " +
-                                                 std::to_string(stride) + "], at most stride");
+    core::refuse("BlockMask::fixed: summary is ", summary, "; it must be in [0, ", stride,
+                 "], at most stride");
   }
-  return BlockMask(
-      core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
-        const std::int64_t group = core::diagonal_block(layout, q_block) / stride;
-        for (std::int64_t column = 0; column < grid.k_blocks; ++column) {
-          if (column / stride == group || column % stride >= stride - summary) {
-            append_range(column, column + 1, columns);
-          }
-        }
-      }));
+  return BlockMask(core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
+    const std::int64_t group = core::diagonal_block(layout, q_block) / stride;
+    for (std::int64_t column = 0; column < grid.k_blocks; ++column) {
+      if (column / stride == group || column % stride >= stride - summary) {
+        append_range(column, column + 1, columns);
+      }
+    }
+  }));
 }
 
 BlockMask BlockMask::big_bird(const BlockLayout& layout, std::int64_t radius, std::int64_t global,
@@ -136,11 +125,10 @@ BlockMask BlockMask::big_bird(const BlockLayout& layout, std::int64_t radius, st
   require_at_least("big_bird", "global", global, 0);
   require_at_least("big_bird", "random", random, 0);
   Columns others;  // of a row: what neither the neighbourhood nor the global columns keep
-  return BlockMask(core::build_block_mask(
-      layout, [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
+  return BlockMask(
+      core::build_block_mask(layout, [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
         if (q_block < global) return append_range(0, grid.k_blocks, columns);
-        const auto [begin, end] =
-            neighbourhood(core::diagonal_block(layout, q_block), radius, grid.k_blocks);
+        const auto [begin, end] = neighbourhood(core::diagonal_block(layout, q_block), radius, grid.k_blocks);
         const std::int64_t columns_for_all = std::min(global, grid.k_blocks);
         const auto row_begin = static_cast<std::ptrdiff_t>(columns.size());
         append_range(0, columns_for_all, columns);
@@ -158,35 +146,31 @@ BlockMask BlockMask::big_bird(const BlockLayout& layout, std::int64_t radius, st
 
 BlockMask BlockMask::butterfly(const BlockLayout& layout) {
   const core::BlockGrid grid = core::block_grid(layout);
-  return BlockMask(
-      core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
-        const std::int64_t diagonal = core::diagonal_block(layout, q_block);
-        const auto row_begin = static_cast<std::ptrdiff_t>(columns.size());
-        append_range(diagonal, diagonal + 1, columns);
-        for (std::int64_t bit = 1; bit < grid.k_blocks; bit *= 2) {
-          const std::int64_t column = diagonal ^ bit;
-          if (column < grid.k_blocks) append_range(column, column + 1, columns);
-        }
-        std::sort(columns.begin() + row_begin, columns.end());
-      }));
+  return BlockMask(core::build_block_mask(layout, [&](std::int64_t, std::int64_t q_block, Columns& columns) {
+    const std::int64_t diagonal = core::diagonal_block(layout, q_block);
+    const auto row_begin = static_cast<std::ptrdiff_t>(columns.size());
+    append_range(diagonal, diagonal + 1, columns);
+    for (std::int64_t bit = 1; bit < grid.k_blocks; bit *= 2) {
+      const std::int64_t column = diagonal ^ bit;
+      if (column < grid.k_blocks) append_range(column, column + 1, columns);
+    }
+    std::sort(columns.begin() + row_begin, columns.end());
+  }));
 }
 
 BlockMask BlockMask::random(const BlockLayout& layout, double density, std::uint64_t seed) {
   const core::BlockGrid grid = core::block_grid(layout);
   if (!(density > 0 && density <= 1)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "BlockMask::random: density is " + std::to_string(density) + "; it must be in (0, 1]");
+    core::refuse("BlockMask::random: density is ", density, "; it must be in (0, 1]");
   }
   // Of one head: the nearest number of blocks. Rows then differ by at most one block, and the rows
   // with one more are themselves spread evenly: row r ends at floor((r + 1) * total / q_blocks).
   const std::int64_t blocks = grid.q_blocks * grid.k_blocks;
-  const std::int64_t total =
-      density == 1 ? blocks : std::llround(density * static_cast<double>(blocks));
+  const std::int64_t total = density == 1 ? blocks : std::llround(density * static_cast<double>(blocks));
   const std::int64_t each = total / grid.q_blocks, left_over = total % grid.q_blocks;
   Columns all;
-  return BlockMask(core::build_block_mask(
-      layout, [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
+  return BlockMask(
+      core::build_block_mask(layout, [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
         const std::int64_t count =
             each + (q_block + 1) * left_over / grid.q_blocks - q_block * left_over / grid.q_blocks;
         if (count == 0) return;

@@ -4,18 +4,16 @@
 #include <string>
 
 #include "core/band.h"
-#include "tessera/error.h"
+#include "core/refuse.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {
 
-[[noreturn]] void invalid(const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, message);
-}
+using core::concat;
+using core::refuse;
 
-bool bounded(const Mask& mask) {
-  return mask.left != core::kUnbounded || mask.right != core::kUnbounded;
-}
+bool bounded(const Mask& mask) { return mask.left != core::kUnbounded || mask.right != core::kUnbounded; }
 
 // Whether anything was said about the diagonal: it also counts for ALiBi, without any bound.
 bool names_diagonal(const Mask& mask) {
@@ -23,7 +21,7 @@ bool names_diagonal(const Mask& mask) {
 }
 
 std::string diagonal_text(const Mask& mask) {
-  if (mask.diagonal.has_value()) return "the explicit diagonal " + std::to_string(*mask.diagonal);
+  if (mask.diagonal.has_value()) return concat("the explicit diagonal ", *mask.diagonal);
   return mask.align == Align::top_left ? "Align::top_left" : "Align::bottom_right";
 }
 
@@ -34,8 +32,7 @@ bool same_diagonal(const Mask& a, const Mask& b) {
 
 void require_bound(const char* name, std::int64_t value) {
   if (value >= core::kUnbounded) return;
-  invalid(std::string("Mask: ") + name + " is " + std::to_string(value) +
-          "; it must be at least 0, or -1 for no bound");
+  refuse("Mask: ", name, " is ", value, "; it must be at least 0, or -1 for no bound");
 }
 
 std::int64_t tighter(std::int64_t a, std::int64_t b) {
@@ -51,18 +48,16 @@ Mask operator&(const Mask& a, const Mask& b) {
     require_bound("right", mask->right);
   }
   if (bounded(a) && bounded(b) && !same_diagonal(a, b)) {
-    invalid("Mask: the sides of & bound the band around different diagonals, " + diagonal_text(a) +
-            " and " + diagonal_text(b) + "; they must name the same one");
+    refuse("Mask: the sides of & bound the band around different diagonals, ", diagonal_text(a), " and ",
+           diagonal_text(b), "; they must name the same one");
   }
   if (a.blocks && b.blocks) {
-    invalid(
-        "Mask: both sides of & have a block mask; at most one may: keep the blocks that both keep "
-        "in " +
-        std::string("one BlockMask"));
+    refuse("Mask: both sides of & have a block mask; at most one may: ",
+           "put the blocks that both keep into one BlockMask");
   }
   if (a.lengths.count != 0 && b.lengths.count != 0) {
-    invalid("Mask: both sides of & have lengths, of " + std::to_string(a.lengths.count) + " and " +
-            std::to_string(b.lengths.count) + " sequences; at most one may");
+    refuse("Mask: both sides of & have lengths, of ", a.lengths.count, " and ", b.lengths.count,
+           " sequences; at most one may");
   }
   // The side that bounds the band says where its diagonal lies; without bounds, the side that names
   // one.
