@@ -28,6 +28,14 @@ void for_each_index(const Extents& shape, Visit&& visit) {
 
 }  // namespace
 
+Tensor slice(Tensor t, int dimension, std::int64_t begin, std::int64_t length) {
+  if (!t.given() || (t.shape[dimension] == 1 && begin + length > 1)) return t;
+  const std::int64_t elements = t.strides[dimension] * begin;
+  t.data = static_cast<std::byte*>(t.data) + elements * static_cast<std::int64_t>(size_of(t.dtype));
+  t.shape[dimension] = length;
+  return t;
+}
+
 OwnedTensor::OwnedTensor(DType dtype, const Extents& shape, const MemoryLayout& layout, Fill how) {
   tensor_ = {.dtype = dtype, .shape = shape};
   std::int64_t stride = 1, first = 0;
@@ -88,17 +96,25 @@ bool OwnedTensor::intact() const {
 
 RelaidCase::RelaidCase(const reference::Case& source, const MemoryLayout& layout, Fill outputs)
     : attention(source.attention) {
-  auto input = [&](const char* name, const Tensor& t) {
-    return t.given() ? keep(name, OwnedTensor(t, layout)) : Tensor{};
+  MemoryLayout outputs_layout = layout;
+  outputs_layout.reversed = false;
+  // Keys are the contiguous dimension of a bias; an order that does not leave them innermost is not for it.
+  auto for_bias = [](MemoryLayout of) {
+    if (of.order[3] != 3) of.order = {0, 1, 2, 3};
+    return of;
   };
-  auto output = [&](const char* name, const Tensor& t) {
-    return t.given() ? keep(name, OwnedTensor(t.dtype, t.shape, layout, outputs)) : Tensor{};
+  auto input = [&](const char* name, const Tensor& t, bool bias = false) {
+    return t.given() ? keep(name, OwnedTensor(t, bias ? for_bias(layout) : layout)) : Tensor{};
   };
-  // The key dimension of a bias must stay contiguous; permutations apply to it as to the others.
+  auto output = [&](const char* name, const Tensor& t, bool bias = false) {
+    if (!t.given()) return Tensor{};
+    const MemoryLayout& of = bias ? for_bias(outputs_layout) : outputs_layout;
+    return keep(name, OwnedTensor(t.dtype, t.shape, of, outputs));
+  };
   forward = {.q = input("q", source.forward.q),
              .k = input("k", source.forward.k),
              .v = input("v", source.forward.v),
-             .bias = input("bias", source.forward.bias),
+             .bias = input("bias", source.forward.bias, true),
              .out = output("out", source.forward.out),
              .lse = output("lse", source.forward.lse)};
   backward = {.q = forward.q,
@@ -112,7 +128,7 @@ RelaidCase::RelaidCase(const reference::Case& source, const MemoryLayout& layout
               .grad_q = output("grad_q", source.backward.grad_q),
               .grad_k = output("grad_k", source.backward.grad_k),
               .grad_v = output("grad_v", source.backward.grad_v),
-              .grad_bias = output("grad_bias", source.backward.grad_bias)};
+              .grad_bias = output("grad_bias", source.backward.grad_bias, true)};
 }
 
 Tensor RelaidCase::keep(const char* name, OwnedTensor tensor) {

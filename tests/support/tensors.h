@@ -13,12 +13,16 @@
 
 namespace tessera::test {
 
+// The part [begin, begin + length) of a tensor along one dimension. What is not given, or broadcast along that
+// dimension, is returned as it is.
+Tensor slice(Tensor tensor, int dimension, std::int64_t begin, std::int64_t length);
+
 // How a tensor lies in memory.
 struct MemoryLayout {
   std::array<int, 4> order = {0, 1, 2, 3};  // dimensions from the outermost to the innermost in memory
   std::int64_t gap = 0;                     // unused elements after each run of the innermost but one
   std::int64_t offset = 0;                  // elements between an aligned address and the first element
-  bool reversed = false;                    // negative strides on all but the last dimension
+  bool reversed = false;                    // negative strides on all but the last dimension, of inputs
   bool garbage_strides = false;             // meaningless strides on dimensions of size 1
 };
 

@@ -1,0 +1,287 @@
+// Values at the edge: huge and tiny scores, long uniform rows, and how far one NaN or infinity reaches.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "reference/check.h"
+#include "reference/low_precision.h"
+#include "support/build.h"
+#include "support/kernels.h"
+#include "support/tensors.h"
+
+namespace tessera::test {
+namespace {
+
+using reference::BiasKind;
+using reference::Case;
+using reference::CaseSpec;
+using reference::Expected;
+using reference::ForceKernel;
+using reference::oracle_forward;
+using reference::read;
+using reference::Verdict;
+
+void fill_tensor(const Tensor& t, double value) {
+  for (std::int64_t e = 0; e < reference::count(t.shape); ++e) reference::write(t, 0, 0, 0, e, value);
+}
+
+void copy_values(const Tensor& from, const Tensor& to) {
+  if (!from.given()) return;
+  for (std::int64_t e = 0; e < reference::count(from.shape); ++e) {
+    reference::write(to, 0, 0, 0, e, reference::read(from, 0, 0, 0, e));
+  }
+}
+
+// What a case should give when scores are beyond fp16's range: the model in fp32, on the same values.
+Expected expect_in_fp32(const Case& problem) {
+  CaseSpec spec = problem.spec();
+  if (spec.dtype == DType::fp64) return expect(problem);
+  spec.dtype = DType::fp32;
+  Case wide(spec);
+  copy_values(problem.forward.q, wide.forward.q);
+  copy_values(problem.forward.k, wide.forward.k);
+  copy_values(problem.forward.v, wide.forward.v);
+  copy_values(problem.forward.bias, wide.forward.bias);
+  copy_values(problem.backward.grad_out, wide.backward.grad_out);
+  copy_values(problem.backward.grad_lse, wide.backward.grad_lse);
+  return expect(wide);
+}
+
+class ExtremeTest : public testing::TestWithParam<TypeAndKernel> {
+ protected:
+  DType dtype() const { return std::get<0>(GetParam()); }
+  const std::string& kernel() const { return std::get<1>(GetParam()); }
+
+  void expect_right(Case& problem) {
+    SCOPED_TRACE(describe(problem.spec()));
+    const Expected expected = expect_in_fp32(problem);
+    for (const auto& values : {expected.exact.out, expected.model.out, expected.model_gradients.q}) {
+      for (const double x : values) ASSERT_TRUE(std::isfinite(x));
+    }
+    run(problem, kernel());
+    const Verdict verdict = judge(problem, expected);
+    EXPECT_TRUE(verdict.ok) << verdict.message;
+  }
+};
+
+// Products of +-1e5 and beyond: softmax is all but one-hot.
+TEST_P(ExtremeTest, LogitsOf100000) {
+  Case problem({.dtype = dtype(), .q_length = 70, .k_length = 90, .right = 0, .input_scale = 50, .scale = 5});
+  expect_right(problem);
+}
+
+// All scores of a row far below zero, yet visible: no sentinel value may be taken for a mask.
+TEST_P(ExtremeTest, ScoresFarBelowZeroAreNotMasked) {
+  for (const double level : {-1e3, -6e4, -1e5}) {
+    Case problem({.dtype = dtype(),
+                  .q_length = 66,
+                  .k_length = 70,
+                  .bias = BiasKind::row,
+                  .bias_in_accumulator_type = true});
+    fill_tensor(problem.forward.bias, level);
+    run(problem, kernel());
+    for (const double x : reference::values(problem.forward.lse)) ASSERT_NEAR(x, level, 50);
+    expect_right(problem);
+  }
+}
+
+// LSE below -88.7, where exp of it is 0 in fp32, at a length of 64 modulo 128.
+TEST_P(ExtremeTest, SmallLse) {
+  Case problem({.dtype = dtype(),
+                .batch = 1,
+                .q_length = 192,
+                .k_length = 192,
+                .q_heads = 2,
+                .kv_heads = 1,
+                .qk_dim = 16,
+                .v_dim = 16,
+                .right = 0,
+                .bias = BiasKind::row,
+                .grad_lse = true,
+                .bias_in_accumulator_type = true});
+  fill_tensor(problem.forward.bias, -200);
+  expect_right(problem);
+  for (const double x : reference::values(problem.backward.grad_q)) ASSERT_TRUE(std::isfinite(x));
+}
+
+// Scores far above zero: exp of them overflows without the maximum subtracted.
+TEST_P(ExtremeTest, LargeLse) {
+  Case problem({.dtype = dtype(), .right = 0, .bias = BiasKind::row, .bias_in_accumulator_type = true});
+  fill_tensor(problem.forward.bias, 5000);
+  expect_right(problem);
+}
+
+// One maximum after the other: the running maximum grows with every key.
+TEST_P(ExtremeTest, GrowingScores) {
+  Case problem({.dtype = dtype(),
+                .q_length = 20,
+                .k_length = 300,
+                .bias = BiasKind::row,
+                .bias_in_accumulator_type = true});
+  for (std::int64_t j = 0; j < 300; ++j)
+    reference::write(problem.forward.bias, 0, 0, 0, j, 2 * static_cast<double>(j));
+  expect_right(problem);
+}
+
+// A million equal scores: neither the sum nor the mean loses its digits.
+TEST_P(ExtremeTest, LongUniformRows) {
+  const int keys = scaled(1 << 20, 1 << 16, "keys of a uniform row:");
+  Case problem({.dtype = dtype(),
+                .batch = 1,
+                .q_length = 2,
+                .k_length = keys,
+                .q_heads = 1,
+                .kv_heads = 1,
+                .qk_dim = 2,
+                .v_dim = 2});
+  fill_tensor(problem.forward.q, 0);
+  for (std::int64_t e = 0; e < 2 * keys; ++e) {
+    reference::write(problem.forward.v, 0, 0, 0, e, 1 + reference::read(problem.forward.v, 0, 0, 0, e) / 8);
+  }
+  const ForceKernel forced(kernel());
+  tessera::forward(problem.attention, problem.forward);
+  const reference::Forward exact = oracle_forward(problem.attention, problem.forward);
+  for (std::int64_t e = 0; e < 4; ++e) {
+    EXPECT_NEAR(read(problem.forward.out, 0, 0, 0, e), exact.out[static_cast<std::size_t>(e)],
+                std::max(reference::epsilon(dtype()), 2e-6));
+  }
+  EXPECT_NEAR(read(problem.forward.lse, 0, 0, 0, 0), std::log(static_cast<double>(keys)), 1e-5);
+}
+
+// ---- one NaN or infinity ---------------------------------------------------------------------------------
+
+class PoisonTest : public ExtremeTest {
+ protected:
+  // Row i sees columns i - 9 .. i: the rest of every tile is masked.
+  CaseSpec spec() const {
+    return {.dtype = dtype(),
+            .batch = 2,
+            .q_length = 100,
+            .k_length = 100,
+            .q_heads = 4,
+            .kv_heads = 2,
+            .qk_dim = 16,
+            .v_dim = 16,
+            .left = 9,
+            .right = 0,
+            .grad_lse = true};
+  }
+
+  // Elements of rows for which `reached` is false must be bitwise as in the clean result.
+  template <typename Reached>
+  static void expect_unreached(const char* name, const Tensor& clean, const Tensor& poisoned,
+                               Reached&& reached, bool is_lse = false) {
+    for (std::int64_t b = 0; b < clean.shape[0]; ++b) {
+      for (std::int64_t head = 0; head < clean.shape[is_lse ? 1 : 2]; ++head) {
+        for (std::int64_t row = 0; row < clean.shape[is_lse ? 2 : 1]; ++row) {
+          if (reached(b, head, row)) continue;
+          for (std::int64_t d = 0; d < clean.shape[3]; ++d) {
+            const double before = is_lse ? read(clean, b, head, row, d) : read(clean, b, row, head, d);
+            const double after = is_lse ? read(poisoned, b, head, row, d) : read(poisoned, b, row, head, d);
+            ASSERT_EQ(before, after) << name << " batch " << b << " head " << head << " row " << row;
+          }
+        }
+      }
+    }
+  }
+};
+
+constexpr std::int64_t kRow = 37;  // where the poison is, in batch entry 1, key/value head 1 or query head 2
+
+// In k or v: rows kRow .. kRow + 9 of query heads 2 and 3 see it; their probabilities reach the keys those
+// rows see.
+TEST_P(PoisonTest, InKeysAndValues) {
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    for (const bool in_values : {false, true}) {
+      SCOPED_TRACE(std::string(in_values ? "v" : "k") + (std::isnan(value) ? " NaN" : " infinity"));
+      Case clean(spec()), poisoned(spec());
+      run(clean, kernel());
+      reference::write(in_values ? poisoned.forward.v : poisoned.forward.k, 1, kRow, 1, 3, value);
+      run(poisoned, kernel());
+      auto sees = [](std::int64_t b, std::int64_t head, std::int64_t row) {
+        return b == 1 && head >= 2 && row >= kRow && row <= kRow + 9;
+      };
+      auto shares = [](std::int64_t b, std::int64_t kv_head, std::int64_t row) {
+        return b == 1 && kv_head == 1 && row >= kRow - 9 && row <= kRow + 9;
+      };
+      expect_unreached("out", clean.forward.out, poisoned.forward.out, sees);
+      expect_unreached("lse", clean.forward.lse, poisoned.forward.lse, sees, true);
+      expect_unreached("grad_q", clean.backward.grad_q, poisoned.backward.grad_q, sees);
+      expect_unreached("grad_k", clean.backward.grad_k, poisoned.backward.grad_k, shares);
+      expect_unreached("grad_v", clean.backward.grad_v, poisoned.backward.grad_v, shares);
+      if (!std::isnan(value) && !in_values) continue;          // a score of -inf rightly hides the key
+      for (std::int64_t row = kRow; row <= kRow + 9; ++row) {  // it is not swallowed
+        EXPECT_FALSE(std::isfinite(read(poisoned.forward.out, 1, row, 3, 3))) << "row " << row;
+      }
+    }
+  }
+}
+
+// In q or grad_out: that row alone, and the keys it sees.
+TEST_P(PoisonTest, InQueriesAndOutputGradients) {
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    for (const bool in_gradient : {false, true}) {
+      SCOPED_TRACE(std::string(in_gradient ? "grad_out" : "q") + (std::isnan(value) ? " NaN" : " infinity"));
+      Case clean(spec()), poisoned(spec());
+      run(clean, kernel());
+      reference::write(in_gradient ? poisoned.backward.grad_out : poisoned.forward.q, 1, kRow, 2, 3, value);
+      run(poisoned, kernel());
+      auto itself = [](std::int64_t b, std::int64_t head, std::int64_t row) {
+        return b == 1 && head == 2 && row == kRow;
+      };
+      auto nothing = [](std::int64_t, std::int64_t, std::int64_t) { return false; };
+      auto seen = [](std::int64_t b, std::int64_t kv_head, std::int64_t row) {
+        return b == 1 && kv_head == 1 && row >= kRow - 9 && row <= kRow;
+      };
+      if (in_gradient) {
+        expect_unreached("out", clean.forward.out, poisoned.forward.out, nothing);
+      } else {
+        expect_unreached("out", clean.forward.out, poisoned.forward.out, itself);
+        expect_unreached("lse", clean.forward.lse, poisoned.forward.lse, itself, true);
+        EXPECT_TRUE(!std::isnan(value) || std::isnan(read(poisoned.forward.out, 1, kRow, 2, 0)));
+      }
+      expect_unreached("grad_q", clean.backward.grad_q, poisoned.backward.grad_q, itself);
+      expect_unreached("grad_k", clean.backward.grad_k, poisoned.backward.grad_k, seen);
+      expect_unreached("grad_v", clean.backward.grad_v, poisoned.backward.grad_v, seen);
+    }
+  }
+}
+
+// In the keys of one packed sequence: no other sequence notices.
+TEST_P(PoisonTest, InOnePackedSequence) {
+  CaseSpec packed = spec();
+  packed.packed = true;
+  packed.batch = 5;
+  packed.left = -1;
+  Case clean(packed), poisoned(packed);
+  const Lengths lengths = clean.attention.mask.lengths;
+  std::int64_t victim = 0;
+  while (lengths.k[victim + 1] == lengths.k[victim]) ++victim;
+  run(clean, kernel());
+  reference::write(poisoned.forward.k, 0, lengths.k[victim], 0, 3, std::nan(""));
+  reference::write(poisoned.forward.v, 0, lengths.k[victim], 0, 3, std::nan(""));
+  run(poisoned, kernel());
+  auto in_q = [&](std::int64_t, std::int64_t, std::int64_t row) {
+    return row >= lengths.q[victim] && row < lengths.q[victim + 1];
+  };
+  auto in_k = [&](std::int64_t, std::int64_t, std::int64_t row) {
+    return row >= lengths.k[victim] && row < lengths.k[victim + 1];
+  };
+  expect_unreached("out", clean.forward.out, poisoned.forward.out, in_q);
+  expect_unreached("grad_q", clean.backward.grad_q, poisoned.backward.grad_q, in_q);
+  expect_unreached("grad_k", clean.backward.grad_k, poisoned.backward.grad_k, in_k);
+  expect_unreached("grad_v", clean.backward.grad_v, poisoned.backward.grad_v, in_k);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ExtremeTest,
+                         testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, PoisonTest,
+                         testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),
+                         test_name);
+
+}  // namespace
+}  // namespace tessera::test
