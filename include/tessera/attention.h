@@ -37,8 +37,8 @@ TESSERA_API const char* name(Direction direction) noexcept;
 
 /// Attention with linear biases: -slope * |i + d - j| is added to the score, d being the mask's diagonal.
 struct Alibi {
-  const float* slopes = nullptr;   ///< One slope per query head, where the data lives; null: off.
-  std::int64_t batch_stride = 0;   ///< Distance between the slopes of two batch entries; 0: shared.
+  const float* slopes = nullptr;  ///< One slope per query head, where the data lives; null: off.
+  std::int64_t batch_stride = 0;  ///< Distance between the slopes of two batch entries; 0: shared.
 };
 
 /// The slopes of the ALiBi paper for a number of heads: 2^(-8/n), 2^(-16/n), ... for n a power of two, and
@@ -70,14 +70,14 @@ struct Origin {
 ///
 ///     O = dropout(softmax(softcap(scale * Q K^T) + bias + alibi + mask)) V
 struct Attention {
-  std::optional<double> scale{};                  ///< Default 1 / sqrt(head_dim of q).
-  Mask mask{};                                    ///< Who sees whom; default: everyone everyone.
-  double softcap = 0;                             ///< cap * tanh(s / cap) on the scaled scores; 0: off.
-  Alibi alibi{};                                  ///< Linear biases; default: none.
-  Dropout dropout{};                              ///< Default: none.
-  Origin origin{};                                ///< Default: the problem is the whole.
-  Algorithm algorithm = Algorithm::automatic;     ///< How it is computed.
-  bool deterministic = false;                     ///< Backward bitwise reproducible also on GPUs.
+  std::optional<double> scale{};               ///< Default 1 / sqrt(head_dim of q).
+  Mask mask{};                                 ///< Who sees whom; default: everyone everyone.
+  double softcap = 0;                          ///< cap * tanh(s / cap) on the scaled scores; 0: off.
+  Alibi alibi{};                               ///< Linear biases; default: none.
+  Dropout dropout{};                           ///< Default: none.
+  Origin origin{};                             ///< Default: the problem is the whole.
+  Algorithm algorithm = Algorithm::automatic;  ///< How it is computed.
+  bool deterministic = false;                  ///< Backward bitwise reproducible also on GPUs.
 };
 
 /// The tensors of a forward call. Query head h reads key/value head h / (Hq / Hkv).

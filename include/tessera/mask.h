@@ -22,11 +22,11 @@ enum class Align : std::uint8_t {
 
 /// The sizes a block mask is made for.
 struct BlockLayout {
-  std::int64_t q_length = 0;     ///< Number of queries (of the longest sequence when sequences are packed).
-  std::int64_t k_length = 0;     ///< Number of keys (likewise).
-  std::int64_t block_q = 128;    ///< Queries per block; the last block may be shorter.
-  std::int64_t block_k = 128;    ///< Keys per block; the last block may be shorter.
-  std::int64_t heads = 1;        ///< 1: all heads share the mask; else the number of query heads.
+  std::int64_t q_length = 0;   ///< Number of queries (of the longest sequence when sequences are packed).
+  std::int64_t k_length = 0;   ///< Number of keys (likewise).
+  std::int64_t block_q = 128;  ///< Queries per block; the last block may be shorter.
+  std::int64_t block_k = 128;  ///< Keys per block; the last block may be shorter.
+  std::int64_t heads = 1;      ///< 1: all heads share the mask; else the number of query heads.
 };
 
 /// A block-sparse mask: for each block of queries, the blocks of keys that are kept. Immutable; copies share
@@ -111,12 +111,12 @@ struct Lengths {
 /// i + d - left <= j <= i + d + right (a bound of -1 is no bound), the block that holds (i, j) is kept, and
 /// both belong to the same packed sequence; d is the diagonal. A row that sees nothing gives 0.
 struct Mask {
-  std::int64_t left = -1;                 ///< Keys seen before the diagonal; -1: all.
-  std::int64_t right = -1;                ///< Keys seen after the diagonal; -1: all; 0: causal.
-  Align align = Align::bottom_right;      ///< Where the diagonal lies.
+  std::int64_t left = -1;                  ///< Keys seen before the diagonal; -1: all.
+  std::int64_t right = -1;                 ///< Keys seen after the diagonal; -1: all; 0: causal.
+  Align align = Align::bottom_right;       ///< Where the diagonal lies.
   std::optional<std::int64_t> diagonal{};  ///< An explicit d in global positions; overrides `align`.
-  BlockMask blocks{};                     ///< Kept blocks; empty: all.
-  Lengths lengths{};                      ///< Packed sequences; count 0: none.
+  BlockMask blocks{};                      ///< Kept blocks; empty: all.
+  Lengths lengths{};                       ///< Packed sequences; count 0: none.
 };
 
 /// No query sees a key after it.

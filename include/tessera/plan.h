@@ -15,16 +15,16 @@ namespace tessera {
 
 /// The sizes of a problem, when there are no tensors yet. Tensors are taken as contiguous.
 struct Shapes {
-  std::int64_t batch = 1;       ///< Batch entries, or packed sequences if the mask has lengths.
-  std::int64_t q_length = 0;    ///< Queries (of the longest sequence).
-  std::int64_t k_length = 0;    ///< Keys (of the longest sequence).
-  std::int64_t q_heads = 1;     ///< Query heads.
-  std::int64_t kv_heads = 0;    ///< Key/value heads; 0: as many as query heads.
-  std::int64_t qk_dim = 64;     ///< head_dim of q and k.
-  std::int64_t v_dim = 0;       ///< head_dim of v; 0: as qk_dim.
-  DType dtype = DType::fp32;    ///< Type of the elements.
-  bool lse = true;              ///< Whether forward writes the LSE.
-  bool bias = false;            ///< Whether there is a bias (shared by batch and heads, q_length x k_length).
+  std::int64_t batch = 1;     ///< Batch entries, or packed sequences if the mask has lengths.
+  std::int64_t q_length = 0;  ///< Queries (of the longest sequence).
+  std::int64_t k_length = 0;  ///< Keys (of the longest sequence).
+  std::int64_t q_heads = 1;   ///< Query heads.
+  std::int64_t kv_heads = 0;  ///< Key/value heads; 0: as many as query heads.
+  std::int64_t qk_dim = 64;   ///< head_dim of q and k.
+  std::int64_t v_dim = 0;     ///< head_dim of v; 0: as qk_dim.
+  DType dtype = DType::fp32;  ///< Type of the elements.
+  bool lse = true;            ///< Whether forward writes the LSE.
+  bool bias = false;          ///< Whether there is a bias (shared by batch and heads, q_length x k_length).
 };
 
 /// A kernel that was not chosen, and why.
@@ -57,9 +57,8 @@ struct Plan {
 /// The decision that `forward` or `backward` would take for contiguous tensors of these shapes.
 /// A mask with lengths needs `max_q` and `max_k` (its pointers may be null here).
 /// Throws Error (invalid_argument) for impossible shapes, and unsupported when no kernel serves them.
-TESSERA_API Plan plan(const Attention& attention, const Shapes& shapes,
-                      Device device = Device::cpu(), Direction direction = Direction::forward,
-                      const Execution& execution = {});
+TESSERA_API Plan plan(const Attention& attention, const Shapes& shapes, Device device = Device::cpu(),
+                      Direction direction = Direction::forward, const Execution& execution = {});
 
 /// The decision that `forward` takes for these tensors. Data pointers may be null: nothing is touched.
 TESSERA_API Plan plan(const Attention& attention, const ForwardTensors& tensors,

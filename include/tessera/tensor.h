@@ -69,17 +69,15 @@ using Extents = std::array<std::int64_t, 4>;
 /// address one element twice. A tensor with a size of 0 holds nothing and may have a null pointer.
 /// A default-constructed Tensor means "not given".
 struct Tensor {
-  void* data = nullptr;         ///< The first element; aligned to the size of one element.
-  DType dtype = DType::fp32;    ///< The type of the elements.
-  Extents shape{};              ///< Sizes, outermost first.
-  Extents strides{};            ///< Distances in elements, outermost first.
+  void* data = nullptr;           ///< The first element; aligned to the size of one element.
+  DType dtype = DType::fp32;      ///< The type of the elements.
+  Extents shape{};                ///< Sizes, outermost first.
+  Extents strides{};              ///< Distances in elements, outermost first.
   Device device = Device::cpu();  ///< Where `data` lives.
-  bool read_only = false;       ///< True when made from a pointer to const: refused as an output.
+  bool read_only = false;         ///< True when made from a pointer to const: refused as an output.
 
   /// False for a default-constructed Tensor: the argument is not given.
-  [[nodiscard]] constexpr bool given() const noexcept {
-    return data != nullptr || shape != Extents{};
-  }
+  [[nodiscard]] constexpr bool given() const noexcept { return data != nullptr || shape != Extents{}; }
 };
 
 /// The strides of a tensor of this shape without gaps, the last dimension innermost.
@@ -113,11 +111,13 @@ inline Tensor tensor(const void* data, DType dtype, const Extents& shape, const 
 
 /// A view of `float` or `double` memory without gaps: the type follows from the pointer.
 template <typename T>
-  requires std::same_as<std::remove_const_t<T>, float> || std::same_as<std::remove_const_t<T>, double>
-Tensor tensor(T* data, const Extents& shape, Device device = Device::cpu()) noexcept {
+requires std::same_as < std::remove_const_t<T>,
+float > ||
+    std::same_as<std::remove_const_t<T>, double> Tensor tensor(T* data, const Extents& shape,
+                                                               Device device = Device::cpu()) noexcept {
   constexpr DType dtype = sizeof(T) == 8 ? DType::fp64 : DType::fp32;
-  return tensor(static_cast<std::conditional_t<std::is_const_v<T>, const void*, void*>>(data), dtype,
-                shape, device);
+  return tensor(static_cast<std::conditional_t<std::is_const_v<T>, const void*, void*>>(data), dtype, shape,
+                device);
 }
 
 /// Which argument a tensor of another library is meant for: it decides how fewer than four dimensions are

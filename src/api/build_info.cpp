@@ -30,10 +30,10 @@ std::vector<DeviceInfo> devices() {
   try {
     std::vector<DeviceInfo> result;
     const cpu::Caches caches = cpu::caches();
-    result.push_back({Device::cpu(), cpu::model_name(),
-                      core::concat(cpu::available_cores(), " cores, ", cpu::instruction_sets(), ", caches ",
-                                   caches.l1 >> 10, " KiB / ", caches.l2 >> 10, " KiB / ",
-                                   caches.l3 >> 10, " KiB")});
+    result.push_back(
+        {Device::cpu(), cpu::model_name(),
+         core::concat(cpu::available_cores(), " cores, ", cpu::instruction_sets(), ", caches ",
+                      caches.l1 >> 10, " KiB / ", caches.l2 >> 10, " KiB / ", caches.l3 >> 10, " KiB")});
     for (DeviceInfo& gpu : cuda::devices()) result.push_back(std::move(gpu));
     return result;
   } catch (const std::bad_alloc&) {

@@ -18,10 +18,10 @@ constexpr int kMaxThreads = 4096;
 class SystemAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, void* /*stream*/) override {
-    return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+    return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
   }
   void deallocate(void* data, std::size_t /*bytes*/, std::size_t alignment, void* /*stream*/) override {
-    ::operator delete(data, std::align_val_t{alignment});
+    ::operator delete (data, std::align_val_t{alignment});
   }
 };
 
@@ -43,8 +43,7 @@ int workers_of(const Execution& execution, const Executor& executor) {
   if (execution.threads > 0) return execution.threads;
   const int concurrency = executor.concurrency();
   if (concurrency < 1 || concurrency > kMaxThreads) {
-    refuse("execution.executor->concurrency() is ", concurrency, "; it must be between 1 and ",
-           kMaxThreads);
+    refuse("execution.executor->concurrency() is ", concurrency, "; it must be between 1 and ", kMaxThreads);
   }
   return concurrency;
 }
@@ -68,8 +67,8 @@ WorkspaceLease::WorkspaceLease(const Execution& execution, std::size_t bytes, De
   data_ = allocator_of(execution).allocate(bytes, kWorkspaceAlignment, execution.stream);
   owned_ = true;
   if (data_ == nullptr) {
-    throw Error(ErrorCode::out_of_memory, core::concat("no workspace of ", bytes, " bytes on ",
-                                                       describe(device)));
+    throw Error(ErrorCode::out_of_memory,
+                core::concat("no workspace of ", bytes, " bytes on ", describe(device)));
   }
 }
 

@@ -62,15 +62,13 @@ auto guarded(F&& f) {
 }  // namespace
 
 Plan plan(const Attention& attention, const ForwardTensors& tensors, const Execution& execution) {
-  return guarded([&] {
-    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
-  });
+  return guarded(
+      [&] { return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution); });
 }
 
 Plan plan(const Attention& attention, const BackwardTensors& tensors, const Execution& execution) {
-  return guarded([&] {
-    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
-  });
+  return guarded(
+      [&] { return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution); });
 }
 
 Plan plan(const Attention& attention, const Shapes& shapes, Device device, Direction direction,
@@ -99,13 +97,12 @@ std::string to_string(const Plan& plan) {
     if (plan.shared_memory_bytes > 0) {
       text << "shared memory     " << plan.shared_memory_bytes << " bytes per thread block\n";
     }
-    text << "workspace         " << plan.workspace_bytes << " bytes (standard: "
-         << plan.standard_workspace_bytes << ")\n"
+    text << "workspace         " << plan.workspace_bytes
+         << " bytes (standard: " << plan.standard_workspace_bytes << ")\n"
          << "visible pairs     " << plan.visible_pairs << "\n"
          << "floating point    " << plan.flops / 1e9 << " GFLOP\n"
-         << "memory traffic    " << plan.traffic_bytes / 1e6 << " MB predicted, "
-         << plan.minimum_bytes / 1e6 << " MB at least, " << plan.standard_traffic_bytes / 1e6
-         << " MB for standard\n";
+         << "memory traffic    " << plan.traffic_bytes / 1e6 << " MB predicted, " << plan.minimum_bytes / 1e6
+         << " MB at least, " << plan.standard_traffic_bytes / 1e6 << " MB for standard\n";
     std::istringstream details(plan.details);
     for (std::string line; std::getline(details, line);) text << "                  " << line << "\n";
     for (const Rejection& rejection : plan.rejected) {

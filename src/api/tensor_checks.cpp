@@ -16,8 +16,8 @@ bool holds_nothing(const Extents& shape) {
 
 // "q.shape[3] (head_dim)"
 std::string size_name(const Argument& argument, int dimension) {
-  return core::concat(argument.name, ".shape[", dimension, "] (",
-                      dimension_name(argument.role, dimension), ")");
+  return core::concat(argument.name, ".shape[", dimension, "] (", dimension_name(argument.role, dimension),
+                      ")");
 }
 
 // Every element's byte offset from `data` must fit a signed 64-bit number, whichever way the strides point.
@@ -34,8 +34,8 @@ void check_span(const Argument& argument) {
     overflow = overflow || __builtin_add_overflow(span, reach, &span);
     overflow = overflow || span > (INT64_MAX >> 4);  // room for the element size and for differences
     if (overflow) {
-      refuse(argument.name, ".strides is ", describe(tensor.strides), " with shape ",
-             describe(tensor.shape), "; byte offsets must fit in 63 bits");
+      refuse(argument.name, ".strides is ", describe(tensor.strides), " with shape ", describe(tensor.shape),
+             "; byte offsets must fit in 63 bits");
     }
   }
 }
@@ -63,8 +63,9 @@ void check_tensor(const Argument& argument, Data data) {
            "; it must be cpu or cuda");
   }
   if (tensor.device.index < 0 || (tensor.device.type == DeviceType::cpu && tensor.device.index != 0)) {
-    refuse(argument.name, ".device.index is ", tensor.device.index,
-           tensor.device.type == DeviceType::cpu ? "; it must be 0 for the CPU" : "; it must not be negative");
+    refuse(
+        argument.name, ".device.index is ", tensor.device.index,
+        tensor.device.type == DeviceType::cpu ? "; it must be 0 for the CPU" : "; it must not be negative");
   }
   for (int i = 0; i < 4; ++i) {
     if (tensor.shape[i] < 0 || tensor.shape[i] > kMaxSize) {
@@ -96,20 +97,19 @@ void check_tensor(const Argument& argument, Data data) {
 
 void check_size(const Argument& argument, int dimension, std::int64_t expected, const std::string& as) {
   if (argument.tensor.shape[dimension] == expected) return;
-  refuse(size_name(argument, dimension), " is ", argument.tensor.shape[dimension], "; it must be ",
-         expected, ", ", as);
+  refuse(size_name(argument, dimension), " is ", argument.tensor.shape[dimension], "; it must be ", expected,
+         ", ", as);
 }
 
 void check_dtype(const Argument& argument, DType expected, const std::string& as) {
   if (argument.tensor.dtype == expected) return;
-  refuse(argument.name, ".dtype is ", name(argument.tensor.dtype), "; it must be ", name(expected), ", ",
-         as);
+  refuse(argument.name, ".dtype is ", name(argument.tensor.dtype), "; it must be ", name(expected), ", ", as);
 }
 
 void check_device(const Argument& argument, Device expected) {
   if (argument.tensor.device == expected) return;
-  refuse(argument.name, ".device is ", describe(argument.tensor.device), "; it must be ",
-         describe(expected), ", as q");
+  refuse(argument.name, ".device is ", describe(argument.tensor.device), "; it must be ", describe(expected),
+         ", as q");
 }
 
 void check_writable(const Argument& argument) {

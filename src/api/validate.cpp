@@ -14,7 +14,7 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int64_t kFarAway = std::int64_t{1} << 48;        // no position lies beyond
+constexpr std::int64_t kFarAway = std::int64_t{1} << 48;      // no position lies beyond
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 32;  // dropout counts positions in 32 bits
 
 // ---- the description -----------------------------------------------------------------------------------
@@ -75,8 +75,7 @@ void take_band(const Mask& mask, Problem& p) {
   p.left = bound("left", mask.left);
   p.right = bound("right", mask.right);
   if (mask.align > Align::top_left) {
-    refuse("attention.mask.align is ", static_cast<int>(mask.align),
-           "; it must be bottom_right or top_left");
+    refuse("attention.mask.align is ", static_cast<int>(mask.align), "; it must be bottom_right or top_left");
   }
   p.align = mask.align;
   p.explicit_diagonal = mask.diagonal.has_value();
@@ -122,8 +121,8 @@ std::int64_t check_cumulative(const char* which, const std::int32_t* cumulative,
     longest = std::max<std::int64_t>(longest, cumulative[i + 1] - cumulative[i]);
   }
   if (cumulative[count] != tokens) {
-    refuse("attention.mask.lengths.", which, "[", count, "] is ", cumulative[count], "; it must be ",
-           tokens, ", the sequence size of ", which);
+    refuse("attention.mask.lengths.", which, "[", count, "] is ", cumulative[count], "; it must be ", tokens,
+           ", the sequence size of ", which);
   }
   return longest;
 }
@@ -415,8 +414,17 @@ BackwardTensors backward_tensors(const Attention& attention, const Shapes& shape
   Shapes with_lse = shapes;
   with_lse.lse = true;
   const ForwardTensors t = forward_tensors(attention, with_lse, device);
-  return {.q = t.q, .k = t.k, .v = t.v, .bias = t.bias, .out = t.out, .lse = t.lse,
-          .grad_out = t.out, .grad_lse = {}, .grad_q = t.q, .grad_k = t.k, .grad_v = t.v,
+  return {.q = t.q,
+          .k = t.k,
+          .v = t.v,
+          .bias = t.bias,
+          .out = t.out,
+          .lse = t.lse,
+          .grad_out = t.out,
+          .grad_lse = {},
+          .grad_q = t.q,
+          .grad_k = t.k,
+          .grad_v = t.v,
           .grad_bias = t.bias};
 }
 

@@ -44,9 +44,7 @@ constexpr Half to_half(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
   const std::uint32_t magnitude = bits & 0x7FFFFFFF;
-  auto with_sign = [sign](std::uint32_t half) {
-    return Half{static_cast<std::uint16_t>(sign | half)};
-  };
+  auto with_sign = [sign](std::uint32_t half) { return Half{static_cast<std::uint16_t>(sign | half)}; };
   if (magnitude > 0x7F800000) return with_sign(0x7E00 | (magnitude >> 13 & 0x1FF));
   if (magnitude >= 0x477FF000) return with_sign(0x7C00);  // rounds past the largest finite value
   if (magnitude >= 0x38800000) {                          // normal

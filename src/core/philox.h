@@ -13,8 +13,7 @@ struct PhiloxBlock {
 };
 
 // Ten rounds of Philox on a 128-bit counter with a 64-bit key.
-TESSERA_HD constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, std::uint32_t key0,
-                                               std::uint32_t key1) {
+TESSERA_HD constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, std::uint32_t key0, std::uint32_t key1) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   for (int round = 0; round < 10; ++round) {
@@ -53,8 +52,8 @@ inline constexpr int kDropoutGroup = 32;
 
 TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, std::int64_t row,
                                               std::int64_t column_group, int pair) {
-  return philox4x32_10({{static_cast<std::uint32_t>(column_group * 4 + pair),
-                         static_cast<std::uint32_t>(row), stream.high0, stream.high1}},
+  return philox4x32_10({{static_cast<std::uint32_t>(column_group * 4 + pair), static_cast<std::uint32_t>(row),
+                         stream.high0, stream.high1}},
                        stream.key0, stream.key1);
 }
 
@@ -68,7 +67,8 @@ TESSERA_HD constexpr std::uint32_t dropout_bits(const DropoutStream& stream, std
 
 // The bits of the 32 columns of one group, at once.
 TESSERA_HD constexpr void dropout_group_bits(const DropoutStream& stream, std::int64_t row,
-                                             std::int64_t column_group, std::uint16_t (&bits)[kDropoutGroup]) {
+                                             std::int64_t column_group,
+                                             std::uint16_t (&bits)[kDropoutGroup]) {
   for (int pair = 0; pair < 4; ++pair) {
     const PhiloxBlock block = dropout_call(stream, row, column_group, pair);
     for (int m = 0; m < 4; ++m) {

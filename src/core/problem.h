@@ -34,11 +34,11 @@ struct View {
 struct BlockView {
   std::int64_t block_q = 0, block_k = 0;
   std::int64_t q_blocks = 0, k_blocks = 0;
-  std::int64_t heads = 1;                         // 1: shared
-  const std::int64_t* row_offsets = nullptr;      // heads * q_blocks + 1
-  const std::int32_t* columns = nullptr;          // ascending within a row
-  const std::int64_t* column_offsets = nullptr;   // heads * k_blocks + 1
-  const std::int32_t* rows = nullptr;             // ascending within a column
+  std::int64_t heads = 1;                        // 1: shared
+  const std::int64_t* row_offsets = nullptr;     // heads * q_blocks + 1
+  const std::int32_t* columns = nullptr;         // ascending within a row
+  const std::int64_t* column_offsets = nullptr;  // heads * k_blocks + 1
+  const std::int32_t* rows = nullptr;            // ascending within a column
 
   TESSERA_HD explicit operator bool() const { return row_offsets != nullptr; }
 };

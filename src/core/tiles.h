@@ -55,8 +55,7 @@ TESSERA_HD void for_each_tile_in_blocks(const VisibleRange& range, const std::in
 // block mask, if there is one (see query_tile).
 template <typename Visit>
 TESSERA_HD void for_each_key_tile(const Problem& p, const Sequence& s, std::int64_t q_head,
-                                  std::int64_t begin, std::int64_t end, std::int64_t tile,
-                                  Visit&& visit) {
+                                  std::int64_t begin, std::int64_t end, std::int64_t tile, Visit&& visit) {
   const VisibleRange range = visible_range(s.band, begin, end, s.k_length);
   if (!p.blocks) return for_each_tile_in(range, 0, s.k_length, tile, visit);
   const std::int64_t head = p.blocks.heads == 1 ? 0 : q_head;
@@ -69,8 +68,7 @@ TESSERA_HD void for_each_key_tile(const Problem& p, const Sequence& s, std::int6
 // The tiles of queries that see keys [begin, end) of a sequence, which must lie in one block (key_tile).
 template <typename Visit>
 TESSERA_HD void for_each_query_tile(const Problem& p, const Sequence& s, std::int64_t q_head,
-                                    std::int64_t begin, std::int64_t end, std::int64_t tile,
-                                    Visit&& visit) {
+                                    std::int64_t begin, std::int64_t end, std::int64_t tile, Visit&& visit) {
   const VisibleRange range = visible_range(s.band.transposed(), begin, end, s.q_length);
   if (!p.blocks) return for_each_tile_in(range, 0, s.q_length, tile, visit);
   const std::int64_t head = p.blocks.heads == 1 ? 0 : q_head;
@@ -81,8 +79,7 @@ TESSERA_HD void for_each_query_tile(const Problem& p, const Sequence& s, std::in
 }
 
 // Whether the block mask keeps element (i, j) of a head: the definition, for reference and tests.
-TESSERA_HD inline bool kept(const BlockView& blocks, std::int64_t q_head, std::int64_t i,
-                            std::int64_t j) {
+TESSERA_HD inline bool kept(const BlockView& blocks, std::int64_t q_head, std::int64_t i, std::int64_t j) {
   if (!blocks) return true;
   const std::int64_t head = blocks.heads == 1 ? 0 : q_head;
   const std::int64_t row = head * blocks.q_blocks + i / blocks.block_q;

@@ -12,8 +12,8 @@ enum class Transpose { no, yes };
 // C (rows x columns) = alpha A B + beta C, row-major; sizes below 2^31 and above 0.
 template <typename T>
 void gemm(Transpose a_transposed, Transpose b_transposed, std::int64_t rows, std::int64_t columns,
-          std::int64_t depth, T alpha, const T* a, std::int64_t a_row, const T* b, std::int64_t b_row,
-          T beta, T* c, std::int64_t c_row) {
+          std::int64_t depth, T alpha, const T* a, std::int64_t a_row, const T* b, std::int64_t b_row, T beta,
+          T* c, std::int64_t c_row) {
   auto flag = [](Transpose transposed) { return transposed == Transpose::yes ? CblasTrans : CblasNoTrans; };
   auto narrow = [](std::int64_t size) { return static_cast<blasint>(size); };
   if constexpr (sizeof(T) == 8) {

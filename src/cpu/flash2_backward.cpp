@@ -27,17 +27,17 @@ using core::TileKind;
 // The tiles of one worker.
 template <typename A>
 struct BackwardTiles {
-  A* q;                // block_q x d_qk, scaled
-  A* grad_out;         // block_q x d_v
-  A* k;                // block_k x d_qk
-  A* k_transposed;     // d_qk x block_k
-  A* v_transposed;     // d_v x block_k
-  A* p;                // block_q x block_k: scores, then probabilities after dropout
-  A* ds;               // block_q x block_k: gradient of the scores
-  A* cap_derivative;   // block_q x block_k, with softcap
-  A* sum_first;        // dQ, dK or d(bias): max(block_q, block_k) x d_qk, or block_q x block_k
-  A* sum_second;       // dV: block_k x d_v
-  Tile* seen;          // per row, the columns of the tile that count
+  A* q;               // block_q x d_qk, scaled
+  A* grad_out;        // block_q x d_v
+  A* k;               // block_k x d_qk
+  A* k_transposed;    // d_qk x block_k
+  A* v_transposed;    // d_v x block_k
+  A* p;               // block_q x block_k: scores, then probabilities after dropout
+  A* ds;              // block_q x block_k: gradient of the scores
+  A* cap_derivative;  // block_q x block_k, with softcap
+  A* sum_first;       // dQ, dK or d(bias): max(block_q, block_k) x d_qk, or block_q x block_k
+  A* sum_second;      // dV: block_k x d_v
+  Tile* seen;         // per row, the columns of the tile that count
 
   BackwardTiles(Arena& arena, const core::Problem& problem)
       : q(arena.take<A>(kBlockQ * problem.qk_dim)),
@@ -60,8 +60,7 @@ struct Delta {
 
   A* row(const Head& head, std::int64_t i) const {
     const core::Problem& p = head.p;
-    const std::int64_t token =
-        p.packed ? head.s.q_begin + i : head.s.index * p.q_length + i;
+    const std::int64_t token = p.packed ? head.s.q_begin + i : head.s.index * p.q_length + i;
     return values + token * p.q_heads + head.q_head;
   }
 };
@@ -76,19 +75,21 @@ class BackwardTile {
       : p_(p), t_(tiles), delta_(delta) {}
 
   void load_queries(const Head& head, const Tile& rows) {
-    load_rows<T>(rows.begin, rows.end, p_.qk_dim, static_cast<A>(p_.scale),
-                 [&](std::int64_t i) { return head.query_row<const T>(p_.q, i); }, t_.q);
-    load_rows<T>(rows.begin, rows.end, p_.v_dim, A{1},
-                 [&](std::int64_t i) { return head.query_row<const T>(p_.grad_out, i); }, t_.grad_out);
+    load_rows<T>(
+        rows.begin, rows.end, p_.qk_dim, static_cast<A>(p_.scale),
+        [&](std::int64_t i) { return head.query_row<const T>(p_.q, i); }, t_.q);
+    load_rows<T>(
+        rows.begin, rows.end, p_.v_dim, A{1},
+        [&](std::int64_t i) { return head.query_row<const T>(p_.grad_out, i); }, t_.grad_out);
   }
 
   void load_keys(const Head& head, const Tile& keys) {
     auto k_row = [&](std::int64_t j) { return head.key_row<const T>(p_.k, j); };
     load_rows<T>(keys.begin, keys.end, p_.qk_dim, A{1}, k_row, t_.k);
     load_transposed<T>(keys.begin, keys.end, p_.qk_dim, k_row, t_.k_transposed, kBlockK);
-    load_transposed<T>(keys.begin, keys.end, p_.v_dim,
-                       [&](std::int64_t j) { return head.key_row<const T>(p_.v, j); }, t_.v_transposed,
-                       kBlockK);
+    load_transposed<T>(
+        keys.begin, keys.end, p_.v_dim, [&](std::int64_t j) { return head.key_row<const T>(p_.v, j); },
+        t_.v_transposed, kBlockK);
   }
 
   // Fills `p` (after dropout), `ds` and `seen` for the loaded rows and keys. Columns that a row does not see
@@ -222,16 +223,15 @@ class Backward {
       BackwardTile<T> tile(p_, t, delta_);
       std::fill_n(t.sum_first, (rows.end - rows.begin) * p_.qk_dim, A{0});
       tile.load_queries(head, rows);
-      core::for_each_key_tile(
-          p_, head.s, head.q_head, rows.begin, rows.end, kBlockK, [&](const Tile& keys) {
-            tile.load_keys(head, keys);
-            const std::int64_t count = rows.end - rows.begin;
-            if (tile.recompute(head, rows, keys, keys.kind)) {
-              issue_dq(t, 0, count, {0, keys.end - keys.begin});
-            } else {
-              for (std::int64_t r = 0; r < count; ++r) issue_dq(t, r, 1, t.seen[r]);
-            }
-          });
+      core::for_each_key_tile(p_, head.s, head.q_head, rows.begin, rows.end, kBlockK, [&](const Tile& keys) {
+        tile.load_keys(head, keys);
+        const std::int64_t count = rows.end - rows.begin;
+        if (tile.recompute(head, rows, keys, keys.kind)) {
+          issue_dq(t, 0, count, {0, keys.end - keys.begin});
+        } else {
+          for (std::int64_t r = 0; r < count; ++r) issue_dq(t, r, 1, t.seen[r]);
+        }
+      });
       store_rows<T>(rows.begin, rows.end, p_.qk_dim, static_cast<A>(p_.scale), t.sum_first,
                     [&](std::int64_t i) { return head.query_row<T>(p_.grad_q, i); });
     });
@@ -239,9 +239,8 @@ class Backward {
 
   // dQ += dS K for `rows` rows from r, over the columns that they see.
   void issue_dq(const BackwardTiles<A>& t, std::int64_t r, std::int64_t rows, const Tile& seen) {
-    accumulate_product<A>(rows, p_.qk_dim, seen.end - seen.begin,
-                          {t.ds + r * kBlockK + seen.begin, kBlockK}, t.k + seen.begin * p_.qk_dim,
-                          p_.qk_dim, t.sum_first + r * p_.qk_dim, p_.qk_dim);
+    accumulate_product<A>(rows, p_.qk_dim, seen.end - seen.begin, {t.ds + r * kBlockK + seen.begin, kBlockK},
+                          t.k + seen.begin * p_.qk_dim, p_.qk_dim, t.sum_first + r * p_.qk_dim, p_.qk_dim);
   }
 
   void grad_kv() {
@@ -261,16 +260,15 @@ class Backward {
       tile.load_keys(owner, keys);
       for (std::int64_t q_head = first_head; q_head < first_head + p_.group(); ++q_head) {
         const Head head(p_, task.sequence, q_head);
-        core::for_each_query_tile(
-            p_, head.s, q_head, keys.begin, keys.end, kBlockQ, [&](const Tile& rows) {
-              tile.load_queries(head, rows);
-              const std::int64_t rows_count = rows.end - rows.begin;
-              if (tile.recompute(head, rows, keys, rows.kind)) {
-                issue_dkv(t, 0, rows_count, {0, count});
-              } else {
-                for (std::int64_t r = 0; r < rows_count; ++r) issue_dkv(t, r, 1, t.seen[r]);
-              }
-            });
+        core::for_each_query_tile(p_, head.s, q_head, keys.begin, keys.end, kBlockQ, [&](const Tile& rows) {
+          tile.load_queries(head, rows);
+          const std::int64_t rows_count = rows.end - rows.begin;
+          if (tile.recompute(head, rows, keys, rows.kind)) {
+            issue_dkv(t, 0, rows_count, {0, count});
+          } else {
+            for (std::int64_t r = 0; r < rows_count; ++r) issue_dkv(t, r, 1, t.seen[r]);
+          }
+        });
       }
       // q came scaled, so dK needs no further factor.
       if (p_.has_grad_k) {
@@ -289,8 +287,8 @@ class Backward {
     const std::int64_t count = seen.end - seen.begin, at = r * kBlockK + seen.begin;
     accumulate_product<A>(count, p_.qk_dim, rows, {t.ds + at, 1, kBlockK}, t.q + r * p_.qk_dim, p_.qk_dim,
                           t.sum_first + seen.begin * p_.qk_dim, p_.qk_dim);
-    accumulate_product<A>(count, p_.v_dim, rows, {t.p + at, 1, kBlockK}, t.grad_out + r * p_.v_dim,
-                          p_.v_dim, t.sum_second + seen.begin * p_.v_dim, p_.v_dim);
+    accumulate_product<A>(count, p_.v_dim, rows, {t.p + at, 1, kBlockK}, t.grad_out + r * p_.v_dim, p_.v_dim,
+                          t.sum_second + seen.begin * p_.v_dim, p_.v_dim);
   }
 
   // The bias is cut into tiles of queries x keys; each task sums dS over the sequences, heads and (if rows
@@ -331,21 +329,20 @@ class Backward {
     if (keys.begin >= keys.end) return;
     BackwardTile<T> tile(p_, t, delta_);
     tile.load_keys(head, keys);
-    core::for_each_query_tile(
-        p_, head.s, head.q_head, keys.begin, keys.end, kBlockQ, [&](Tile rows) {
-          if (!all_rows) {
-            rows.begin = std::max(rows.begin, bias_rows.begin);
-            rows.end = std::min(rows.end, bias_rows.end);
-            if (rows.begin >= rows.end) return;
-          }
-          tile.load_queries(head, rows);
-          tile.recompute(head, rows, keys, rows.kind, true);
-          for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
-            A* sum = t.sum_first + (all_rows ? 0 : rows.begin + r - bias_rows.begin) * kBlockK;
-            const A* ds = t.ds + r * kBlockK;
-            for (std::int64_t x = t.seen[r].begin; x < t.seen[r].end; ++x) sum[x] += ds[x];
-          }
-        });
+    core::for_each_query_tile(p_, head.s, head.q_head, keys.begin, keys.end, kBlockQ, [&](Tile rows) {
+      if (!all_rows) {
+        rows.begin = std::max(rows.begin, bias_rows.begin);
+        rows.end = std::min(rows.end, bias_rows.end);
+        if (rows.begin >= rows.end) return;
+      }
+      tile.load_queries(head, rows);
+      tile.recompute(head, rows, keys, rows.kind, true);
+      for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
+        A* sum = t.sum_first + (all_rows ? 0 : rows.begin + r - bias_rows.begin) * kBlockK;
+        const A* ds = t.ds + r * kBlockK;
+        for (std::int64_t x = t.seen[r].begin; x < t.seen[r].end; ++x) sum[x] += ds[x];
+      }
+    });
   }
 
   const core::Problem& p_;

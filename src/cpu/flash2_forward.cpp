@@ -7,12 +7,12 @@
 //
 // Traffic: Q and O once; K and V once per tile of queries, from the cache where a head fits. Memory besides
 // the tensors: the tiles of each worker, independent of both sequence lengths.
+#include "core/schedule.h"
 #include "cpu/arena.h"
 #include "cpu/flash2.h"
 #include "cpu/head.h"
 #include "cpu/parallel.h"
 #include "cpu/small_gemm.h"
-#include "core/schedule.h"
 
 namespace tessera::cpu {
 namespace {
@@ -49,8 +49,9 @@ class ForwardTask {
       : head_(head), p_(head.p), rows_(rows), t_(tiles) {}
 
   void run() {
-    load_rows<T>(rows_.begin, rows_.end, p_.qk_dim, static_cast<A>(p_.scale),
-                 [&](std::int64_t i) { return head_.query_row<const T>(p_.q, i); }, t_.q);
+    load_rows<T>(
+        rows_.begin, rows_.end, p_.qk_dim, static_cast<A>(p_.scale),
+        [&](std::int64_t i) { return head_.query_row<const T>(p_.q, i); }, t_.q);
     std::fill_n(t_.o, count() * p_.v_dim, A{0});
     std::fill_n(t_.statistics, count(), RowStatistics<A>{});
     core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, kBlockK,
@@ -63,8 +64,9 @@ class ForwardTask {
 
   void step(const Tile& keys) {
     issue_qk(keys);
-    load_rows<T>(keys.begin, keys.end, p_.v_dim, A{1},
-                 [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); }, t_.v);
+    load_rows<T>(
+        keys.begin, keys.end, p_.v_dim, A{1}, [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); },
+        t_.v);
     for (std::int64_t r = 0; r < count(); ++r) {
       const std::int64_t i = rows_.begin + r;
       const Tile seen = apply_mask(i, keys);
@@ -83,9 +85,9 @@ class ForwardTask {
   // s = q k^T for the whole tile.
   void issue_qk(const Tile& keys) {
     const std::int64_t width = keys.end - keys.begin;
-    load_transposed<T>(keys.begin, keys.end, p_.qk_dim,
-                       [&](std::int64_t j) { return head_.key_row<const T>(p_.k, j); }, t_.k_transposed,
-                       kBlockK);
+    load_transposed<T>(
+        keys.begin, keys.end, p_.qk_dim, [&](std::int64_t j) { return head_.key_row<const T>(p_.k, j); },
+        t_.k_transposed, kBlockK);
     for (std::int64_t r = 0; r < count(); ++r) std::fill_n(t_.s + r * kBlockK, width, A{0});
     accumulate_product<A>(count(), width, p_.qk_dim, {t_.q, p_.qk_dim}, t_.k_transposed, kBlockK, t_.s,
                           kBlockK);

@@ -37,8 +37,8 @@ inline void block(std::int64_t depth, const Operand<T>& a, const T* b, std::int6
 }
 
 template <typename T>
-inline void block_column(std::int64_t rows, std::int64_t columns, std::int64_t depth,
-                         const Operand<T>& a, const T* b, std::int64_t b_row, T* c, std::int64_t c_row) {
+inline void block_column(std::int64_t rows, std::int64_t columns, std::int64_t depth, const Operand<T>& a,
+                         const T* b, std::int64_t b_row, T* c, std::int64_t c_row) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t x = 0; x < columns; ++x) {
       T sum = 0;
@@ -54,8 +54,8 @@ inline void block_column(std::int64_t rows, std::int64_t columns, std::int64_t d
 // Every element is one sum in ascending order of the depth, whatever the sizes around it: a row's result
 // does not depend on how many rows are computed with it.
 template <typename T>
-void accumulate_product(std::int64_t rows, std::int64_t columns, std::int64_t depth, Operand<T> a,
-                        const T* b, std::int64_t b_row, T* c, std::int64_t c_row) {
+void accumulate_product(std::int64_t rows, std::int64_t columns, std::int64_t depth, Operand<T> a, const T* b,
+                        std::int64_t b_row, T* c, std::int64_t c_row) {
   using namespace small_gemm_detail;
   std::int64_t x = 0;
   for (; x + kColumns <= columns; x += kColumns) {

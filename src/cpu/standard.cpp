@@ -2,7 +2,7 @@
 // over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for the products:
 //
 //   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout  |  O = P V
-//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)  |  softcap's derivative
+//   backward   S = scale Q K^T, dP = dO V^T  |  P = softmax(S), dS  |  d(bias)  |  softcap's derivative
 //              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
 // Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
@@ -121,12 +121,12 @@ class Standard {
   // body(head, panel, scratch) for every panel of queries of every query head.
   template <typename Body>
   void for_each_query_panel(const Body& body) {
-    for_each_panel(p_.q_heads, p_.q_length, [&](std::int64_t sequence, std::int64_t h, Tile panel,
-                                                const Scratch<A>& scratch) {
-      const Head head(p_, sequence, h);
-      panel.end = std::min(panel.end, head.s.q_length);
-      if (panel.begin < panel.end) body(head, panel, scratch);
-    });
+    for_each_panel(p_.q_heads, p_.q_length,
+                   [&](std::int64_t sequence, std::int64_t h, Tile panel, const Scratch<A>& scratch) {
+                     const Head head(p_, sequence, h);
+                     panel.end = std::min(panel.end, head.s.q_length);
+                     if (panel.begin < panel.end) body(head, panel, scratch);
+                   });
   }
 
   template <typename Body>
@@ -167,14 +167,16 @@ class Standard {
   // ---- products ----------------------------------------------------------------------------------------
 
   const A* queries(const Head& head, const core::View& view, const Tile& rows, std::int64_t columns, A* to) {
-    load_rows<T>(rows.begin, rows.end, columns, A{1},
-                 [&](std::int64_t i) { return head.query_row<const T>(view, i); }, to);
+    load_rows<T>(
+        rows.begin, rows.end, columns, A{1}, [&](std::int64_t i) { return head.query_row<const T>(view, i); },
+        to);
     return to;
   }
 
   const A* keys(const Head& head, const core::View& view, std::int64_t columns, A* to) {
-    load_rows<T>(0, head.s.k_length, columns, A{1},
-                 [&](std::int64_t j) { return head.key_row<const T>(view, j); }, to);
+    load_rows<T>(
+        0, head.s.k_length, columns, A{1}, [&](std::int64_t j) { return head.key_row<const T>(view, j); },
+        to);
     return to;
   }
 
@@ -223,15 +225,20 @@ class Standard {
 
   void softmax() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
-      for (std::int64_t i = panel.begin; i < panel.end; ++i) softmax_row(head, i);
+      for (std::int64_t i = panel.begin; i < panel.end; ++i) {
+        const core::RowStatistics<A> statistics = softmax_row(head, i, nullptr);
+        if (p_.has_lse) *head.query_row<A>(p_.lse, i) = statistics.lse();
+      }
     });
   }
 
-  void softmax_row(const Head& head, std::int64_t i) {
+  // Scaled scores of one row -> probabilities; what it does not see becomes 0.
+  core::RowStatistics<A> softmax_row(const Head& head, std::int64_t i, A* cap_derivative) {
     A* s = row(m_.p, head, i);
     core::RowStatistics<A> statistics;
     keep_visible(head, i, s, [&](std::int64_t begin, std::int64_t end) {
-      finish_scores(head, i, begin, end, s + begin);
+      finish_scores(head, i, begin, end, s + begin,
+                    cap_derivative == nullptr ? nullptr : cap_derivative + begin);
       for (std::int64_t j = begin; j < end; ++j) {
         if (!(s[j] <= statistics.maximum)) statistics.maximum = s[j];
       }
@@ -248,7 +255,7 @@ class Standard {
     for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t j = begin; j < end; ++j) s[j] *= normaliser;
     });
-    if (p_.has_lse) *head.query_row<A>(p_.lse, i) = statistics.lse();
+    return statistics;
   }
 
   void dropout() {
@@ -285,31 +292,25 @@ class Standard {
     });
   }
 
-  // S -> P (after dropout), dP -> dS of one row.
+  // S -> P (after dropout), dP -> dS of one row. P is normalised anew, as if forward had kept it: dividing
+  // by the sum is more exact than the LSE, whose rounding error grows with its size.
   void score_gradient_row(const Head& head, std::int64_t i) {
     A* p = row(m_.p, head, i);
     A* ds = row(m_.ds, head, i);
-    const A lse = *head.query_row<const A>(p_.lse, i);
-    if (lse == core::kMinusInfinity<A>) {  // saw nothing
-      std::fill_n(p, head.s.k_length, A{0});
+    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
+    if (softmax_row(head, i, cap).sum == 0) {  // saw nothing, or only scores of -inf
       std::fill_n(ds, head.s.k_length, A{0});
       return;
     }
-    const T* out = head.query_row<const T>(p_.out, i);
-    const T* grad_out = head.query_row<const T>(p_.grad_out, i);
     A delta = p_.has_grad_lse ? -*head.query_row<const A>(p_.grad_lse, i) : A{0};
-    for (std::int64_t c = 0; c < p_.v_dim; ++c) {
-      delta += Element<T>::load(out[c]) * Element<T>::load(grad_out[c]);
-    }
-    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
-    keep_visible(head, i, ds, [](std::int64_t, std::int64_t) {});
-    keep_visible(head, i, p, [&](std::int64_t begin, std::int64_t end) {
-      finish_scores(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin);
+    keep_visible(head, i, ds, [&](std::int64_t begin, std::int64_t end) {
       if (p_.dropout) apply_dropout(head, i, begin, end, ds + begin);
-      for (std::int64_t j = begin; j < end; ++j) {
-        p[j] = core::exp_relative(p[j], lse);
-        ds[j] = p[j] * (ds[j] - delta);
-      }
+      A sum = 0;
+      for (std::int64_t j = begin; j < end; ++j) sum += p[j] * ds[j];
+      delta += sum;
+    });
+    for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t j = begin; j < end; ++j) ds[j] = p[j] * (ds[j] - delta);
       if (p_.dropout) apply_dropout(head, i, begin, end, p + begin);
     });
   }
@@ -366,33 +367,34 @@ class Standard {
   }
 
   void grad_kv() {
-    for_each_panel(p_.kv_heads, p_.k_length, [&](std::int64_t sequence, std::int64_t kv_head, Tile panel,
-                                                 const Scratch<A>& scratch) {
-      const std::int64_t first_head = kv_head * p_.group();
-      const Head owner(p_, sequence, first_head);
-      panel.end = std::min(panel.end, owner.s.k_length);
-      if (panel.begin >= panel.end) return;
-      const std::int64_t count = panel.end - panel.begin;
-      const Tile all{0, owner.s.q_length};
-      for (std::int64_t h = first_head; h < first_head + p_.group(); ++h) {
-        const Head head(p_, sequence, h);
-        const A beta = h == first_head ? A{0} : A{1};
-        masked_product(Transpose::yes, count, p_.qk_dim, owner.s.q_length, static_cast<A>(p_.scale),
-                       row(m_.ds, head, 0) + panel.begin, p_.k_length,
-                       queries(head, p_.q, all, p_.qk_dim, scratch.q), beta, scratch.first);
-        masked_product(Transpose::yes, count, p_.v_dim, owner.s.q_length, A{1},
-                       row(m_.p, head, 0) + panel.begin, p_.k_length,
-                       queries(head, p_.grad_out, all, p_.v_dim, scratch.grad_out), beta, scratch.second);
-      }
-      if (p_.has_grad_k) {
-        store_rows<T>(panel.begin, panel.end, p_.qk_dim, A{1}, scratch.first,
-                      [&](std::int64_t j) { return owner.key_row<T>(p_.grad_k, j); });
-      }
-      if (p_.has_grad_v) {
-        store_rows<T>(panel.begin, panel.end, p_.v_dim, A{1}, scratch.second,
-                      [&](std::int64_t j) { return owner.key_row<T>(p_.grad_v, j); });
-      }
-    });
+    for_each_panel(
+        p_.kv_heads, p_.k_length,
+        [&](std::int64_t sequence, std::int64_t kv_head, Tile panel, const Scratch<A>& scratch) {
+          const std::int64_t first_head = kv_head * p_.group();
+          const Head owner(p_, sequence, first_head);
+          panel.end = std::min(panel.end, owner.s.k_length);
+          if (panel.begin >= panel.end) return;
+          const std::int64_t count = panel.end - panel.begin;
+          const Tile all{0, owner.s.q_length};
+          for (std::int64_t h = first_head; h < first_head + p_.group(); ++h) {
+            const Head head(p_, sequence, h);
+            const A beta = h == first_head ? A{0} : A{1};
+            masked_product(Transpose::yes, count, p_.qk_dim, owner.s.q_length, static_cast<A>(p_.scale),
+                           row(m_.ds, head, 0) + panel.begin, p_.k_length,
+                           queries(head, p_.q, all, p_.qk_dim, scratch.q), beta, scratch.first);
+            masked_product(Transpose::yes, count, p_.v_dim, owner.s.q_length, A{1},
+                           row(m_.p, head, 0) + panel.begin, p_.k_length,
+                           queries(head, p_.grad_out, all, p_.v_dim, scratch.grad_out), beta, scratch.second);
+          }
+          if (p_.has_grad_k) {
+            store_rows<T>(panel.begin, panel.end, p_.qk_dim, A{1}, scratch.first,
+                          [&](std::int64_t j) { return owner.key_row<T>(p_.grad_k, j); });
+          }
+          if (p_.has_grad_v) {
+            store_rows<T>(panel.begin, panel.end, p_.v_dim, A{1}, scratch.second,
+                          [&](std::int64_t j) { return owner.key_row<T>(p_.grad_v, j); });
+          }
+        });
   }
 
   const core::Problem& p_;

@@ -20,9 +20,7 @@ std::atomic<ThreadPool*>& current_pool() {
 
 }  // namespace
 
-int available_cores() noexcept {
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
+int available_cores() noexcept { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 ThreadPool& ThreadPool::instance() { return *current_pool(); }
 

@@ -31,9 +31,9 @@ class ThreadPool final : public Executor {
   struct Job {
     void (*body)(void* context, int worker);
     void* context;
-    int next_worker;     // the next number to hand out
-    int workers;         // how many there are
-    int running = 0;     // handed out to pool threads and not yet back
+    int next_worker;  // the next number to hand out
+    int workers;      // how many there are
+    int running = 0;  // handed out to pool threads and not yet back
     Job* next = nullptr;
   };
 

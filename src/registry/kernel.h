@@ -98,8 +98,7 @@ struct Kernel {
   // Further facts for `explain`, one per line; null: none.
   std::string (*details)(const core::Problem& problem, const Configuration& configuration);
   // Does not throw on the CPU; on a device throws Error (device_failure) for a failed launch.
-  void (*run)(const core::Problem& problem, const Configuration& configuration,
-              const Resources& resources);
+  void (*run)(const core::Problem& problem, const Configuration& configuration, const Resources& resources);
 };
 
 }  // namespace tessera::registry

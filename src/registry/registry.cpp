@@ -15,15 +15,24 @@ namespace {
 using core::concat;
 
 constexpr std::array<const char*, kFeatureCount> kFeatureNames = {
-    "fp64",    "fp32",
-    "fp16",    "bf16",
-    "causal",  "window",
-    "block-sparse mask", "packed sequences",
-    "grouped heads", "d_v != d_qk",
-    "bias",    "bias gradient",
-    "ALiBi",   "softcap",
-    "dropout", "LSE gradient",
-    "shards (origin)", "deterministic backward",
+    "fp64",
+    "fp32",
+    "fp16",
+    "bf16",
+    "causal",
+    "window",
+    "block-sparse mask",
+    "packed sequences",
+    "grouped heads",
+    "d_v != d_qk",
+    "bias",
+    "bias gradient",
+    "ALiBi",
+    "softcap",
+    "dropout",
+    "LSE gradient",
+    "shards (origin)",
+    "deterministic backward",
 };
 
 std::string join(const std::vector<std::string>& words) {
@@ -105,8 +114,8 @@ std::string missing(const Kernel& kernel, const core::Problem& problem, std::str
                              ", the data is on ", describe(problem.device)));
   }
   if (problem.algorithm != Algorithm::automatic && kernel.algorithm != problem.algorithm) {
-    reasons.push_back(concat("implements ", name(kernel.algorithm), ", ", name(problem.algorithm),
-                             " is asked for"));
+    reasons.push_back(
+        concat("implements ", name(kernel.algorithm), ", ", name(problem.algorithm), " is asked for"));
   }
   const Features lacking = required(problem).without(kernel.features);
   if (!lacking.empty()) reasons.push_back("lacks " + join(names(lacking)));
@@ -114,16 +123,14 @@ std::string missing(const Kernel& kernel, const core::Problem& problem, std::str
   return join(reasons);
 }
 
-const Kernel& select(std::span<const Kernel> table, const core::Problem& problem,
-                     std::string_view forced) {
+const Kernel& select(std::span<const Kernel> table, const core::Problem& problem, std::string_view forced) {
   auto for_direction = [&](const Kernel& kernel) { return kernel.direction == problem.direction; };
   for (const Kernel& kernel : table) {
     if (for_direction(kernel) && missing(kernel, problem, forced).empty()) return kernel;
   }
 
-  const bool known = forced.empty() || std::any_of(table.begin(), table.end(), [&](const Kernel& k) {
-                       return k.name == forced;
-                     });
+  const bool known = forced.empty() || std::any_of(table.begin(), table.end(),
+                                                   [&](const Kernel& k) { return k.name == forced; });
   if (!known) {
     std::vector<std::string> known_names;
     for (const Kernel& kernel : table) {

@@ -42,10 +42,10 @@ std::vector<DeviceInfo> devices() {
       cudaGetLastError();
       continue;
     }
-    result.push_back({Device::cuda(index), properties.name,
-                      core::concat("compute capability ", properties.major, ".", properties.minor, ", ",
-                                   properties.multiProcessorCount, " SMs, ",
-                                   properties.totalGlobalMem >> 20, " MiB")});
+    result.push_back(
+        {Device::cuda(index), properties.name,
+         core::concat("compute capability ", properties.major, ".", properties.minor, ", ",
+                      properties.multiProcessorCount, " SMs, ", properties.totalGlobalMem >> 20, " MiB")});
   }
   return result;
 }
