@@ -2,19 +2,19 @@
 #include "tessera/attention.h"
 
 #include <cmath>
-#include <new>
 
 #include "api/execution.h"
 #include "api/validate.h"
+#include "core/out_of_memory.h"
+#include "core/refuse.h"
 #include "registry/registry.h"
-#include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
 template <typename Tensors>
 void call(const Attention& attention, const Tensors& tensors, const Execution& execution) {
-  try {
+  core::guarded([&] {
     const core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
     const registry::Kernel& kernel =
         registry::select(registry::kernels(), problem, registry::forced_kernel());
@@ -23,9 +23,7 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
         kernel.configure(problem, api::workers_of(execution, executor));
     const api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
     kernel.run(problem, configuration, {workspace.data(), &executor, execution.stream});
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, "the host is out of memory");
-  }
+  });
 }
 
 }  // namespace
@@ -40,10 +38,9 @@ void backward(const Attention& attention, const BackwardTensors& tensors, const 
 
 std::vector<float> alibi_slopes(std::int64_t heads) {
   if (heads < 1 || heads > (std::int64_t{1} << 20)) {
-    throw Error(ErrorCode::invalid_argument,
-                "heads is " + std::to_string(heads) + "; it must be between 1 and 2^20");
+    core::refuse("heads is ", heads, "; it must be between 1 and 2^20");
   }
-  try {
+  return core::guarded([&] {
     std::int64_t power = 1;  // the largest power of two that is not above `heads`
     while (power * 2 <= heads) power *= 2;
     std::vector<float> slopes;
@@ -54,9 +51,7 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
     for (std::int64_t h = 1; h <= power; ++h) slopes.push_back(slope(h, power));
     for (std::int64_t h = 0; h < heads - power; ++h) slopes.push_back(slope(2 * h + 1, 2 * power));
     return slopes;
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, "the host is out of memory");
-  }
+  });
 }
 
 }  // namespace tessera

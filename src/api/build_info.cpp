@@ -1,33 +1,30 @@
 // What this build is, and what machine it finds itself on.
-#include <new>
 #include <thread>
 
 #include "build_config.h"
+#include "core/out_of_memory.h"
 #include "core/text.h"
 #include "cpu/machine.h"
 #include "cpu/thread_pool.h"
 #include "cuda/host/devices.h"
-#include "tessera/error.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"
 
 namespace tessera {
 
 std::string build_info() {
-  try {
+  return core::guarded([&] {
     auto part = [](bool present, const std::string& text) { return (present ? "yes, " : "no, ") + text; };
     const std::string sanitizers = TESSERA_SANITIZERS;
     return core::concat("version   ", version(), "\ncompiler  ", TESSERA_COMPILER, ", ", TESSERA_BUILD_TYPE,
                         sanitizers.empty() ? "" : ", sanitizers: " + sanitizers, "\nOpenBLAS  ",
                         part(TESSERA_HAVE_OPENBLAS, TESSERA_OPENBLAS_REASON), "\nCUDA      ",
                         part(TESSERA_HAVE_CUDA, TESSERA_CUDA_REASON), "; ", cuda::status(), "\n");
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, "the host is out of memory");
-  }
+  });
 }
 
 std::vector<DeviceInfo> devices() {
-  try {
+  return core::guarded([&] {
     std::vector<DeviceInfo> result;
     const cpu::Caches caches = cpu::caches();
     result.push_back(
@@ -36,9 +33,7 @@ std::vector<DeviceInfo> devices() {
                       caches.l1 >> 10, " KiB / ", caches.l2 >> 10, " KiB / ", caches.l3 >> 10, " KiB")});
     for (DeviceInfo& gpu : cuda::devices()) result.push_back(std::move(gpu));
     return result;
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, "the host is out of memory");
-  }
+  });
 }
 
 }  // namespace tessera

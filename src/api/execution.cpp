@@ -67,8 +67,13 @@ WorkspaceLease::WorkspaceLease(const Execution& execution, std::size_t bytes, De
   data_ = allocator_of(execution).allocate(bytes, kWorkspaceAlignment, execution.stream);
   owned_ = true;
   if (data_ == nullptr) {
-    throw Error(ErrorCode::out_of_memory,
-                core::concat("no workspace of ", bytes, " bytes on ", describe(device)));
+    core::fail(ErrorCode::out_of_memory, "no workspace of ", bytes, " bytes on ", describe(device));
+  }
+  if (reinterpret_cast<std::uintptr_t>(data_) % kWorkspaceAlignment != 0) {
+    void* misaligned = data_;
+    allocator_of(execution).deallocate(misaligned, bytes, kWorkspaceAlignment, execution.stream);
+    refuse("execution.allocator->allocate() gave ", misaligned, "; it must be aligned to ",
+           kWorkspaceAlignment, " bytes, as it is asked to");
   }
 }
 

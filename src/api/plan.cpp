@@ -1,7 +1,7 @@
 // Plans: the decision of a call as data.
 #include "tessera/plan.h"
 
-#include <new>
+#include <locale>
 #include <ostream>
 #include <sstream>
 
@@ -9,11 +9,13 @@
 #include "api/tensor_checks.h"
 #include "api/validate.h"
 #include "core/cost.h"
+#include "core/out_of_memory.h"
 #include "registry/registry.h"
-#include "tessera/error.h"
 
 namespace tessera {
 namespace {
+
+using core::guarded;
 
 Plan plan_problem(const core::Problem& problem, const Execution& execution) {
   const std::string_view forced = registry::forced_kernel();
@@ -49,16 +51,6 @@ Plan plan_problem(const core::Problem& problem, const Execution& execution) {
   };
 }
 
-// Runs f; running out of host memory becomes the library's own error.
-template <typename F>
-auto guarded(F&& f) {
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, "the host is out of memory");
-  }
-}
-
 }  // namespace
 
 Plan plan(const Attention& attention, const ForwardTensors& tensors, const Execution& execution) {
@@ -74,6 +66,9 @@ Plan plan(const Attention& attention, const BackwardTensors& tensors, const Exec
 Plan plan(const Attention& attention, const Shapes& shapes, Device device, Direction direction,
           const Execution& execution) {
   return guarded([&] {
+    if (direction > Direction::backward) {
+      core::refuse("direction is ", static_cast<int>(direction), "; it must be forward or backward");
+    }
     Attention planned = attention;
     Lengths& lengths = planned.mask.lengths;
     if (lengths.count != 0) {  // sequences as long as the shapes say; real lengths belong to real tensors
@@ -89,6 +84,8 @@ Plan plan(const Attention& attention, const Shapes& shapes, Device device, Direc
 std::string to_string(const Plan& plan) {
   return guarded([&] {
     std::ostringstream text;
+    text.imbue(std::locale::classic());
+    text.exceptions(std::ios::badbit);
     text.precision(4);
     text << "kernel            " << plan.kernel << " (" << name(plan.algorithm) << ", "
          << name(plan.direction) << ", " << api::describe(plan.device) << ")\n";

@@ -20,6 +20,18 @@ std::string size_name(const Argument& argument, int dimension) {
                       ")");
 }
 
+// Products of sizes (tokens, bytes, elements) must fit a signed 64-bit number, also where strides of 0 keep the
+// memory small.
+void check_count(const Argument& argument) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : argument.tensor.shape) {
+    if (__builtin_mul_overflow(elements, size, &elements) || elements > (INT64_MAX >> 4)) {
+      refuse(argument.name, ".shape is ", describe(argument.tensor.shape),
+             "; it must have less than 2^59 elements");
+    }
+  }
+}
+
 // Every element's byte offset from `data` must fit a signed 64-bit number, whichever way the strides point.
 void check_span(const Argument& argument) {
   const Tensor& tensor = argument.tensor;
@@ -82,6 +94,7 @@ void check_tensor(const Argument& argument, Data data) {
     refuse(argument.name, ".strides[3] is ", tensor.strides[3],
            "; the last dimension must be contiguous (stride 1)");
   }
+  check_count(argument);
   check_span(argument);
   if (data == Data::optional || holds_nothing(tensor.shape)) return;
   if (tensor.data == nullptr) {

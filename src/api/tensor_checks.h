@@ -5,17 +5,13 @@
 #include <string>
 
 #include "api/validate.h"
+#include "core/refuse.h"
 #include "core/text.h"
-#include "tessera/error.h"
 #include "tessera/tensor.h"
 
 namespace tessera::api {
 
-// Throws Error (invalid_argument) with the parts as its text.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  throw Error(ErrorCode::invalid_argument, core::concat(parts...));
-}
+using core::refuse;
 
 // A tensor with the name of its argument and what its dimensions mean.
 struct Argument {

@@ -17,6 +17,13 @@ using core::Problem;
 constexpr std::int64_t kFarAway = std::int64_t{1} << 48;      // no position lies beyond
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 32;  // dropout counts positions in 32 bits
 
+// Refuses a pointer that its type does not allow; null passes.
+template <typename T>
+void check_aligned(const char* name, const T* pointer) {
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignof(T) == 0) return;
+  refuse(name, " is ", static_cast<const void*>(pointer), "; it must be aligned to ", alignof(T), " bytes");
+}
+
 // ---- the description -----------------------------------------------------------------------------------
 
 void take_options(const Attention& attention, Problem& p) {
@@ -45,10 +52,12 @@ void take_options(const Attention& attention, Problem& p) {
   p.seed = dropout.seed;
   p.offset = dropout.offset;
   p.dropout_state = dropout.state;
+  check_aligned("attention.dropout.state", dropout.state);
 
   if (attention.alibi.batch_stride < 0) {
     refuse("attention.alibi.batch_stride is ", attention.alibi.batch_stride, "; it must not be negative");
   }
+  check_aligned("attention.alibi.slopes", attention.alibi.slopes);
   p.alibi_slopes = attention.alibi.slopes;
   p.alibi_batch_stride = attention.alibi.batch_stride;
 
@@ -171,6 +180,8 @@ void take_lengths(const Mask& mask, const Argument& q, const Argument& k, Data d
   if (lengths.count < 0 || lengths.count >= kMaxPosition) {
     refuse("attention.mask.lengths.count is ", lengths.count, "; it must be between 0 and 2^32 - 1");
   }
+  check_aligned("attention.mask.lengths.q", lengths.q);
+  check_aligned("attention.mask.lengths.k", lengths.k);
   p.batch = lengths.count;
   p.q_length = take_side("q", lengths.q, lengths.count, lengths.max_q, q, data);
   p.k_length = take_side("k", lengths.k, lengths.count, lengths.max_k, k, data);

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <new>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "core/out_of_memory.h"
 #include "core/refuse.h"
 #include "core/text.h"
 #include "tessera/error.h"
@@ -151,11 +150,7 @@ std::int64_t diagonal_block(const BlockLayout& layout, std::int64_t q_block) {
 std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layout,
                                                         const AppendRow& append_row) {
   const BlockGrid grid = block_grid(layout);
-  auto out_of_memory = [&]() -> Error {
-    return {ErrorCode::out_of_memory, concat("BlockMask: no memory for a mask of ", layout.heads, " x ",
-                                             grid.q_blocks, " x ", grid.k_blocks, " blocks")};
-  };
-  try {
+  auto build = [&] {
     auto data = std::make_shared<BlockMask::Data>();
     data->layout = layout;
     data->q_blocks = grid.q_blocks;
@@ -170,12 +165,10 @@ std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layou
     }
     data->columns.shrink_to_fit();
     fill_columns(*data);
-    return data;
-  } catch (const std::bad_alloc&) {
-    throw out_of_memory();
-  } catch (const std::length_error&) {  // more than a vector can ever hold
-    throw out_of_memory();
-  }
+    return std::shared_ptr<const BlockMask::Data>(std::move(data));
+  };
+  return guarded(build, "BlockMask: no memory for a mask of ", layout.heads, " x ", grid.q_blocks, " x ",
+                 grid.k_blocks, " blocks");
 }
 
 }  // namespace core
@@ -275,7 +268,7 @@ std::span<const std::int32_t> BlockMask::column(std::int64_t head, std::int64_t 
 std::string BlockMask::draw(std::int64_t head) const {
   if (data_ == nullptr) return {};
   require_index("draw", "head", head, data_->layout.heads);
-  try {
+  return core::guarded([&] {
     const auto width = static_cast<std::size_t>(data_->k_blocks) + 1;  // with the line's end
     std::string picture(static_cast<std::size_t>(data_->q_blocks) * width, '.');
     for (std::int64_t q_block = 0; q_block < data_->q_blocks; ++q_block) {
@@ -284,11 +277,7 @@ std::string BlockMask::draw(std::int64_t head) const {
       line[width - 1] = '\n';
     }
     return picture;
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, "BlockMask::draw: no memory for the picture");
-  } catch (const std::length_error&) {
-    throw Error(ErrorCode::out_of_memory, "BlockMask::draw: no memory for the picture");
-  }
+  });
 }
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,9 +42,26 @@ BlockGrid block_grid(const BlockLayout& layout);
 // diagonal, clamped to the keys there are: what the presets call the diagonal block.
 std::int64_t diagonal_block(const BlockLayout& layout, std::int64_t q_block);
 
-// Appends the key blocks that one block row keeps, in ascending order.
-using AppendRow = std::function<void(std::int64_t head, std::int64_t q_block,
-                                     std::vector<std::int32_t>& columns)>;
+// Appends the key blocks that one block row keeps, in ascending order. A reference to the caller's function, which
+// must outlive it: unlike std::function it takes no memory.
+class AppendRow {
+ public:
+  template <typename F>
+  AppendRow(const F& function)  // NOLINT: a lambda converts implicitly
+      : function_(&function),
+        call_([](const void* f, std::int64_t head, std::int64_t q_block, Columns& columns) {
+          (*static_cast<const F*>(f))(head, q_block, columns);
+        }) {}
+
+  void operator()(std::int64_t head, std::int64_t q_block, std::vector<std::int32_t>& columns) const {
+    call_(function_, head, q_block, columns);
+  }
+
+ private:
+  using Columns = std::vector<std::int32_t>;
+  const void* function_;
+  void (*call_)(const void* f, std::int64_t head, std::int64_t q_block, Columns& columns);
+};
 
 // Builds the data of a mask row by row. Throws invalid_argument for a wrong layout, out_of_memory
 // when the mask does not fit.

@@ -1,7 +1,7 @@
 // Refusing an argument: the message names it, its value and what is allowed.
 #pragma once
 
-#include "core/text.h"
+#include "core/out_of_memory.h"
 #include "tessera/error.h"
 
 namespace tessera::core {
@@ -9,7 +9,7 @@ namespace tessera::core {
 // Throws invalid_argument with the parts as its message.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
-  throw Error(ErrorCode::invalid_argument, concat(parts...));
+  fail(ErrorCode::invalid_argument, parts...);
 }
 
 }  // namespace tessera::core

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/refuse.h"
 #include "core/text.h"
 #include "cpu/kernels.h"
 #include "tessera/error.h"
@@ -139,8 +140,7 @@ const Kernel& select(std::span<const Kernel> table, const core::Problem& problem
         known_names.push_back(std::move(name));
       }
     }
-    throw Error(ErrorCode::invalid_argument,
-                concat("TESSERA_KERNEL is '", forced, "'; it must be one of: ", join(known_names)));
+    core::refuse("TESSERA_KERNEL is '", forced, "'; it must be one of: ", join(known_names));
   }
   std::string message = concat("no kernel serves this ", name(problem.direction), " on ",
                                describe(problem.device), " in ", name(problem.dtype));

@@ -1,0 +1,18 @@
+#include "core/out_of_memory.h"
+
+namespace tessera::core {
+namespace {
+
+// Copies share the text, so that throwing one takes nothing from the heap.
+const Error& prepared_error() {
+  static const Error error(ErrorCode::out_of_memory, "the host is out of memory");
+  return error;
+}
+
+[[maybe_unused]] const Error& prepared_at_load = prepared_error();
+
+}  // namespace
+
+void throw_out_of_memory() { throw Error(prepared_error()); }
+
+}  // namespace tessera::core
