@@ -1,0 +1,315 @@
+// Malformed descriptions, shapes and executions, and calls that no kernel serves.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "malformed.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kFar = std::int64_t{1} << 48;
+
+using Cases = std::vector<Malformed>;
+
+// The same mistake in the description of a forward call, a backward call and a plan for shapes.
+void add_everywhere(Cases& cases, const std::string& name, std::function<void(Attention&)> spoil,
+                    const std::vector<std::string>& expected) {
+  auto spoil_call = [spoil](Call& call) { spoil(call.attention); };
+  cases.push_back({"forward_" + name, Act::forward, spoil_call, expected});
+  cases.push_back({"backward_" + name, Act::backward, spoil_call, expected});
+  cases.push_back({"plan_" + name, Act::plan, spoil_call, expected});
+}
+
+Cases description_cases() {
+  Cases cases;
+  auto add = [&](const std::string& name, std::function<void(Attention&)> spoil,
+                 const std::vector<std::string>& expected) {
+    add_everywhere(cases, name, std::move(spoil), expected);
+  };
+  add("scale_nan", [](Attention& a) { a.scale = kNaN; }, {"attention.scale is nan; it must be finite"});
+  add("scale_inf", [](Attention& a) { a.scale = kInfinity; }, {"attention.scale is inf; it must be finite"});
+  add("scale_minus_inf", [](Attention& a) { a.scale = -kInfinity; },
+      {"attention.scale is -inf; it must be finite"});
+  add("softcap_negative", [](Attention& a) { a.softcap = -1; },
+      {"attention.softcap is -1; it must be", "at least 0"});
+  add("softcap_nan", [](Attention& a) { a.softcap = kNaN; }, {"attention.softcap is nan; it must be finite"});
+  add("softcap_inf", [](Attention& a) { a.softcap = kInfinity; },
+      {"attention.softcap is inf; it must be finite"});
+  add("dropout_negative", [](Attention& a) { a.dropout.probability = -0.1; },
+      {"attention.dropout.probability is -0.1; it must be in [0, 1)"});
+  add("dropout_1", [](Attention& a) { a.dropout.probability = 1; },
+      {"attention.dropout.probability is 1; it must be in [0, 1)"});
+  add("dropout_nan", [](Attention& a) { a.dropout.probability = kNaN; },
+      {"attention.dropout.probability is nan; it must be in [0, 1)"});
+  add("left_minus_2", [](Attention& a) { a.mask.left = -2; },
+      {"attention.mask.left is -2; it must be", "-1 for no bound"});
+  add("right_minus_2", [](Attention& a) { a.mask.right = -2; },
+      {"attention.mask.right is -2; it must be", "-1 for no bound"});
+  add("align_5", [](Attention& a) { a.mask.align = static_cast<Align>(5); },
+      {"attention.mask.align is 5; it must be bottom_right or top_left"});
+  add("diagonal_above", [](Attention& a) { a.mask.diagonal = kFar + 1; },
+      {"attention.mask.diagonal is 281474976710657; it must be between -2^48 and 2^48"});
+  add("diagonal_below", [](Attention& a) { a.mask.diagonal = -kFar - 1; },
+      {"attention.mask.diagonal is -281474976710657; it must be between -2^48 and 2^48"});
+  add("diagonal_least", [](Attention& a) { a.mask.diagonal = std::numeric_limits<std::int64_t>::min(); },
+      {"attention.mask.diagonal is -9223372036854775808; it must be between -2^48 and 2^48"});
+  add("algorithm_77", [](Attention& a) { a.algorithm = static_cast<Algorithm>(77); },
+      {"attention.algorithm is 77; it must be automatic, standard, flash1, flash2, hopper or minimal"});
+  add("origin_row_negative", [](Attention& a) { a.origin.row = -1; },
+      {"attention.origin.row is -1; it must not be negative"});
+  add("origin_column_negative", [](Attention& a) { a.origin.column = -7; },
+      {"attention.origin.column is -7; it must not be negative"});
+  add("origin_batch_negative", [](Attention& a) { a.origin.batch = -2; },
+      {"attention.origin.batch is -2; it must not be negative"});
+  add("origin_head_negative", [](Attention& a) { a.origin.head = -3; },
+      {"attention.origin.head is -3; it must not be negative"});
+  add("origin_row_huge", [](Attention& a) { a.origin.row = std::int64_t{1} << 32; },
+      {"attention.origin.row is 4294967296;", "below 2^32"});
+  add("origin_column_huge", [](Attention& a) { a.origin.column = std::numeric_limits<std::int64_t>::max(); },
+      {"attention.origin.column is 9223372036854775807;", "below 2^32"});
+  add("origin_batch_huge", [](Attention& a) { a.origin.batch = (std::int64_t{1} << 32) - 1; },
+      {"attention.origin.batch is 4294967295;", "below 2^32"});
+  add("origin_head_huge", [](Attention& a) { a.origin.head = std::int64_t{1} << 40; },
+      {"attention.origin.head is 1099511627776;", "below 2^32"});
+  add("alibi_stride_negative",
+      [](Attention& a) {
+        static const float slopes[4] = {};
+        a.alibi = {slopes, -4};
+      },
+      {"attention.alibi.batch_stride is -4; it must not be negative"});
+  return cases;
+}
+
+Cases pointer_cases() {
+  Cases cases;
+  static const float slopes[8] = {};
+  static const std::uint64_t state[4] = {};
+  auto off_by_one = [](const auto* pointer) {
+    return reinterpret_cast<decltype(pointer)>(reinterpret_cast<const char*>(pointer) + 1);
+  };
+  auto add = [&](const std::string& name, std::function<void(Call&)> spoil,
+                 const std::vector<std::string>& expected) {
+    cases.push_back({"forward_" + name, Act::forward, spoil, expected});
+    cases.push_back({"backward_" + name, Act::backward, spoil, expected});
+  };
+  add("slopes_misaligned", [=](Call& call) { call.attention.alibi.slopes = off_by_one(&slopes[0]); },
+      {"attention.alibi.slopes is 0x", "aligned to 4 bytes"});
+  add("state_misaligned",
+      [=](Call& call) { call.attention.dropout = {.probability = 0.5, .state = off_by_one(&state[0])}; },
+      {"attention.dropout.state is 0x", "aligned to 8 bytes"});
+  add("lengths_misaligned",
+      [=](Call& call) {
+        call.pack();
+        call.attention.mask.lengths.k = off_by_one(call.lengths_k.data());
+      },
+      {"attention.mask.lengths.k is 0x", "aligned to 4 bytes"});
+  return cases;
+}
+
+Cases shape_cases() {
+  Cases cases;
+  auto add = [&](const std::string& name, std::function<void(Call&)> spoil,
+                 std::vector<std::string> expected) {
+    cases.push_back({"plan_" + name, Act::plan, std::move(spoil), std::move(expected)});
+  };
+  add("batch_negative", [](Call& c) { c.shapes.batch = -1; },
+      {"shapes.batch is -1; it must be between 0 and 2^48"});
+  add("queries_negative", [](Call& c) { c.shapes.q_length = -9; }, {"shapes.q_length is -9; it must be"});
+  add("keys_huge", [](Call& c) { c.shapes.k_length = std::numeric_limits<std::int64_t>::max(); },
+      {"shapes.k_length is 9223372036854775807; it must be between 0 and 2^48"});
+  add("heads_0", [](Call& c) { c.shapes.q_heads = 0; }, {"heads", "is 0; it must be at least 1"});
+  add("heads_negative", [](Call& c) { c.shapes.q_heads = -4; }, {"heads", "is -4; it must be"});
+  add("kv_heads_3", [](Call& c) { c.shapes.kv_heads = 3; }, {"heads", "is 3; it must divide 4"});
+  add("kv_heads_negative", [](Call& c) { c.shapes.kv_heads = -2; }, {"heads", "is -2; it must be"});
+  add("dim_0", [](Call& c) { c.shapes.qk_dim = 0; }, {"dim", "is 0; it must be between 1 and 256"});
+  add("dim_257", [](Call& c) { c.shapes.qk_dim = 257; }, {"dim", "is 257; it must be between 1 and 256"});
+  add("value_dim_300", [](Call& c) { c.shapes.v_dim = 300; },
+      {"dim", "is 300; it must be between 1 and 256"});
+  add("value_dim_negative", [](Call& c) { c.shapes.v_dim = -1; }, {"dim", "is -1; it must be between"});
+  add("dtype_8", [](Call& c) { c.shapes.dtype = static_cast<DType>(8); },
+      {"dtype is 8; it must be fp64, fp32, fp16 or bf16"});
+  add("too_many_elements",
+      [](Call& c) {
+        c.shapes.batch = kFar;
+        c.shapes.q_length = kFar;
+      },
+      {"q.shape is (281474976710656, 281474976710656,", "less than 2^59 elements"});
+  add("packed_overflow",
+      [](Call& c) {
+        c.attention.mask.lengths.count = 1 << 20;
+        c.shapes.q_length = kFar;
+      },
+      {"attention.mask.lengths.count is 1048576;", "63 bits"});
+  add("device_type", [](Call& c) { c.device.type = static_cast<DeviceType>(4); },
+      {"device.type is 4; it must be cpu or cuda"});
+  add("device_index", [](Call& c) { c.device = Device::cuda(-2); },
+      {"device.index is -2; it must not be negative"});
+  add("direction", [](Call& c) { c.direction = static_cast<Direction>(6); },
+      {"direction is 6; it must be forward or backward"});
+  return cases;
+}
+
+// An executor that cannot run anything.
+class NoWorkers final : public Executor {
+ public:
+  explicit NoWorkers(int count) : count_(count) {}
+  [[nodiscard]] int concurrency() const override { return count_; }
+  void run(int workers, void (*body)(void* context, int worker), void* context) override {
+    for (int worker = 0; worker < workers; ++worker) body(context, worker);
+  }
+
+ private:
+  int count_;
+};
+
+class NoMemory final : public Allocator {
+ public:
+  void* allocate(std::size_t, std::size_t, void*) override { return nullptr; }
+  void deallocate(void*, std::size_t, std::size_t, void*) override {
+    ADD_FAILURE() << "nothing was allocated";
+  }
+};
+
+class MisalignedMemory final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes, std::size_t alignment, void*) override {
+    return static_cast<std::byte*>(::operator new (bytes + alignment, std::align_val_t{alignment})) + 8;
+  }
+  void deallocate(void* data, std::size_t, std::size_t alignment, void*) override {
+    ::operator delete (static_cast<std::byte*>(data) - 8, std::align_val_t{alignment});
+  }
+};
+
+Cases execution_cases() {
+  Cases cases;
+  auto add = [&](const std::string& name, bool planned, std::function<void(Call&)> spoil,
+                 const std::vector<std::string>& expected, ErrorCode code = ErrorCode::invalid_argument) {
+    // With data: a kernel that needs no workspace would not look at it, and both CPU kernels need some here.
+    cases.push_back(
+        {"forward_" + name, planned ? Act::forward : Act::forward_with_data, spoil, expected, code});
+    cases.push_back(
+        {"backward_" + name, planned ? Act::backward : Act::backward_with_data, spoil, expected, code});
+  };
+  add("threads_negative", true, [](Call& c) { c.execution.threads = -1; },
+      {"execution.threads is -1; it must be between 0"});
+  add("threads_huge", true, [](Call& c) { c.execution.threads = std::numeric_limits<int>::max(); },
+      {"execution.threads is 2147483647; it must be between 0"});
+  static NoWorkers none(0), negative(-8);
+  add("executor_without_workers", true, [](Call& c) { c.execution.executor = &none; },
+      {"concurrency() is 0; it must be between 1"});
+  add("executor_negative", true, [](Call& c) { c.execution.executor = &negative; },
+      {"concurrency() is -8; it must be between 1"});
+  add("workspace_too_small", false,
+      [](Call& c) {
+        c.execution.workspace = {c.spare(256), 1};
+      },
+      {"execution.workspace.bytes is 1; it must be at least ", "Plan::workspace_bytes"});
+  add("workspace_misaligned", false,
+      [](Call& c) {
+        static std::vector<std::byte> memory(1 << 24);
+        c.execution.workspace = {memory.data() + 1, memory.size() - 1};
+        if (reinterpret_cast<std::uintptr_t>(c.execution.workspace.data) % 256 == 0)
+          c.execution.workspace.bytes = 0;
+      },
+      {"execution.workspace.data is 0x", "aligned to 256 bytes"});
+  add("workspace_null", false,
+      [](Call& c) {
+        c.execution.workspace = {nullptr, 1 << 24};
+      },
+      {"execution.workspace.data is ", "it must", "aligned to 256 bytes"});
+  static NoMemory no_memory;
+  add(
+      "allocator_without_memory", false, [](Call& c) { c.execution.allocator = &no_memory; },
+      {"workspace of ", " bytes on cpu"}, ErrorCode::out_of_memory);
+  static MisalignedMemory misaligned;
+  add("allocator_misaligned", false, [](Call& c) { c.execution.allocator = &misaligned; },
+      {"execution.allocator->allocate() gave 0x", "aligned to 256 bytes"});
+  return cases;
+}
+
+bool has_gpu() {
+  const std::vector<DeviceInfo> all = devices();
+  return std::any_of(all.begin(), all.end(),
+                     [](const DeviceInfo& d) { return d.device.type == DeviceType::cuda; });
+}
+
+// Calls that are sound but that no kernel serves: the message lists each kernel with what it lacks.
+Cases unsupported_cases() {
+  Cases cases;
+  auto add = [&](const std::string& name, Act act, std::function<void(Call&)> spoil,
+                 std::vector<std::string> expected) {
+    cases.push_back({name, act, std::move(spoil), std::move(expected), ErrorCode::unsupported});
+  };
+  auto ask = [](Algorithm algorithm) {
+    return [algorithm](Call& call) { call.attention.algorithm = algorithm; };
+  };
+  add("forward_hopper", Act::forward, ask(Algorithm::hopper),
+      {"no kernel serves this forward on cpu", "cpu.flash2", "implements flash2, hopper is asked for"});
+  add("backward_hopper", Act::backward, ask(Algorithm::hopper),
+      {"no kernel serves this backward on cpu", "cpu.flash2", "implements flash2, hopper is asked for"});
+  add("plan_minimal", Act::plan, ask(Algorithm::minimal),
+      {"no kernel serves this forward on cpu", "cpu.flash2", "implements flash2, minimal is asked for"});
+  if (!has_gpu()) {
+    add("forward_cuda", Act::forward,
+        [](Call& call) {
+          ForwardTensors& t = call.forward;
+          for (Tensor* tensor : {&t.q, &t.k, &t.v, &t.bias, &t.out, &t.lse}) tensor->device = Device::cuda(0);
+        },
+        {"no kernel serves this forward on cuda:0", "cpu.flash2", "runs on the CPU"});
+    add("plan_cuda", Act::plan, [](Call& call) { call.device = Device::cuda(1); },
+        {"no kernel serves this forward on cuda:1", "cpu.flash2", "runs on the CPU"});
+  }
+  return cases;
+}
+
+class MalformedOption : public ::testing::TestWithParam<Malformed> {};
+
+TEST_P(MalformedOption, IsRefused) { expect_refused(GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Description, MalformedOption, ::testing::ValuesIn(description_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Pointers, MalformedOption, ::testing::ValuesIn(pointer_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Shapes, MalformedOption, ::testing::ValuesIn(shape_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Execution, MalformedOption, ::testing::ValuesIn(execution_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Unsupported, MalformedOption, ::testing::ValuesIn(unsupported_cases()), test_name);
+
+// TESSERA_KERNEL for the time of one test.
+class ForcedKernel {
+ public:
+  explicit ForcedKernel(const char* name) { setenv("TESSERA_KERNEL", name, 1); }
+  ForcedKernel(const ForcedKernel&) = delete;
+  ForcedKernel& operator=(const ForcedKernel&) = delete;
+  ~ForcedKernel() { unsetenv("TESSERA_KERNEL"); }
+};
+
+TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
+  const ForcedKernel forced("cpu.flash9");
+  expect_refused({"unknown",
+                  Act::forward,
+                  [](Call&) {},
+                  {"TESSERA_KERNEL is 'cpu.flash9'; it must be one of: ", "cpu.flash2"}});
+}
+
+TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
+  const ForcedKernel forced("cpu.flash2");
+  auto ask = [](Call& call) { call.attention.algorithm = Algorithm::standard; };
+  expect_refused({"does_not_fit",
+                  Act::forward,
+                  ask,
+                  {"cpu.flash2: implements flash2, standard is asked for"},
+                  ErrorCode::unsupported});
+}
+
+TEST(ForcedKernelName, OneThatFitsIsTaken) {
+  const ForcedKernel forced("cpu.flash2");
+  const Call call;
+  EXPECT_EQ(plan(call.attention, call.forward).kernel, "cpu.flash2");
+}
+
+}  // namespace
+}  // namespace tessera::test
