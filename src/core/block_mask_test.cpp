@@ -126,6 +126,23 @@ TEST(BlockMask, BlocksRowsAndElementsGiveTheSameMask) {
   }
 }
 
+TEST(BlockMask, PresetsAreSoundForAnyLayout) {
+  std::mt19937 random(2);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    const BlockLayout layout{core::draw(random, 1, 300), core::draw(random, 1, 300),
+                             core::draw(random, 1, 40), core::draw(random, 1, 40), core::draw(random, 1, 2)};
+    const std::int64_t a = core::draw(random, 0, 4), b = core::draw(random, 1, 5);
+    const double density = static_cast<double>(core::draw(random, 1, 100)) / 100;
+    for (const BlockMask& mask :
+         {BlockMask::local(layout, a), BlockMask::strided(layout, b),
+          BlockMask::fixed(layout, b, std::min(a, b)), BlockMask::big_bird(layout, a, b, a, random()),
+          BlockMask::butterfly(layout), BlockMask::random(layout, density, random())}) {
+      expect_consistent(mask);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(BlockMask, NothingKeptIsAMaskToo) {
   const BlockMask mask = BlockMask::from_blocks({8, 8, 4, 4, 1}, std::vector<std::uint8_t>(4, 0));
   EXPECT_TRUE(mask);
