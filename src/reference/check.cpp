@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "reference/low_precision.h"
+#include "reference/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera::reference {
@@ -77,16 +78,9 @@ std::string non_finite_mismatch(std::span<const double> actual, std::span<const 
   return {};
 }
 
-// The floors below keep a test from failing on luck, where the model happens to round to the exact value (a
-// row that sees one key, small tensors). Storing a result alone costs half a unit in the last place, and
-// fp32 sums taken in another order differ by a few units. All are relative to the size of the tensor as a
-// whole, and far below what any wrong result shows: 2 units are 1.6 % of the largest value in bf16, 0.2 % in
-// fp16 and 10 units 1e-6 in fp32. The promise for fp64 is absolute: 1e-12 of the largest value.
-double floor_units(DType dtype) { return dtype == DType::fp32 ? 10 : 1; }
-
-double relative_floor(DType dtype) {
-  return dtype == DType::fp64 ? 1e-12 : floor_units(dtype) * epsilon(dtype);
-}
+// Storing a result costs half a unit in the last place; relative to the largest value of the tensor. For fp64
+// the promise is absolute instead: 1e-12.
+double relative_floor(DType dtype) { return dtype == DType::fp64 ? 1e-12 : epsilon(dtype) / 2; }
 
 std::string number(double x) {
   char text[32];
@@ -97,7 +91,7 @@ std::string number(double x) {
 }  // namespace
 
 TensorError compare(const std::string& name, const Tensor& actual_tensor, std::span<const double> exact,
-                    std::span<const double> model, double factor) {
+                    std::span<const double> model, double factor, std::span<const double> rounding) {
   const std::vector<double> actual = values(actual_tensor);
   TensorError result{.tensor = name};
   if (actual.size() != exact.size() || actual.size() != model.size()) {
@@ -106,20 +100,22 @@ TensorError compare(const std::string& name, const Tensor& actual_tensor, std::s
     return result;
   }
   const Distance ours = distance(actual, exact), models = distance(model, exact);
-  const Size size = size_of_values(exact);
+  const Size size = size_of_values(exact), computing = size_of_values(rounding);
   const double floor = relative_floor(actual_tensor.dtype);
   result.error = ours.largest;
   result.model_error = models.largest;
-  result.allowed = factor * models.largest + floor * size.largest;
+  result.allowed = factor * models.largest + floor * size.largest + computing.largest;
   result.rmse = ours.root_mean_square;
   result.model_rmse = models.root_mean_square;
   result.cosine = ours.cosine;
 
   // RMSE: 1.2 times the model's going forward, the gradients' own factor going back.
   const double rmse_factor = factor <= kForwardFactor ? 1.2 : factor;
-  const double allowed_rmse = rmse_factor * models.root_mean_square + floor * size.root_mean_square / 2;
-  // 1 - cosine grows with the square of the error; more than the model reaches is not asked for.
-  const double allowed_angle = std::max(1e-5, factor * factor * (1 - models.cosine));
+  const double allowed_rmse =
+      rmse_factor * models.root_mean_square + floor * size.root_mean_square + computing.root_mean_square;
+  // An error of relative size e costs at most e^2 / 2 of the cosine; more than the RMSE allows is not asked for.
+  const double relative = size.root_mean_square > 0 ? allowed_rmse / size.root_mean_square : 0;
+  const double allowed_angle = std::max(1e-5, relative * relative);
 
   result.reason = non_finite_mismatch(actual, exact);
   if (result.reason.empty() && !(result.error <= result.allowed)) {
@@ -140,8 +136,10 @@ TensorError compare(const std::string& name, const Tensor& actual_tensor, std::s
 Expected expect(const Case& problem) {
   return {.exact = oracle_forward(problem.attention, problem.forward),
           .model = model_forward(problem.attention, problem.forward),
+          .rounding = rounding_forward(problem.attention, problem.forward),
           .exact_gradients = oracle_backward(problem.attention, problem.backward),
-          .model_gradients = model_backward(problem.attention, problem.backward)};
+          .model_gradients = model_backward(problem.attention, problem.backward),
+          .gradient_rounding = rounding_backward(problem.attention, problem.backward)};
 }
 
 ForceKernel::ForceKernel(const std::string& kernel) {
@@ -172,21 +170,25 @@ void run(Case& problem, const std::string& kernel, const Execution& execution) {
 Verdict judge(const Case& problem, const Expected& expected) {
   Verdict verdict;
   auto add = [&](const char* name, const Tensor& actual, const std::vector<double>& exact,
-                 const std::vector<double>& model, double factor) {
-    verdict.tensors.push_back(compare(name, actual, exact, model, factor));
+                 const std::vector<double>& model, double factor, const std::vector<double>& rounding) {
+    verdict.tensors.push_back(compare(name, actual, exact, model, factor, rounding));
     const TensorError& error = verdict.tensors.back();
     if (error.ok || !verdict.ok) return;
     verdict.ok = false;
     verdict.message = error.tensor + ": " + error.reason;
   };
-  const Gradients &exact = expected.exact_gradients, &model = expected.model_gradients;
+  const Forward &exact = expected.exact, &model = expected.model, &rounding = expected.rounding;
+  add("out", problem.forward.out, exact.out, model.out, kForwardFactor, rounding.out);
+  add("lse", problem.forward.lse, exact.lse, model.lse, kForwardFactor, rounding.lse);
+  const Gradients &gradients = expected.exact_gradients, &models = expected.model_gradients;
+  const Gradients& roundings = expected.gradient_rounding;
   const BackwardTensors& t = problem.backward;
-  add("out", problem.forward.out, expected.exact.out, expected.model.out, kForwardFactor);
-  add("lse", problem.forward.lse, expected.exact.lse, expected.model.lse, kForwardFactor);
-  add("grad_q", t.grad_q, exact.q, model.q, kGradientFactor);
-  add("grad_k", t.grad_k, exact.k, model.k, kGradientFactor);
-  add("grad_v", t.grad_v, exact.v, model.v, kGradientFactor);
-  if (t.grad_bias.given()) add("grad_bias", t.grad_bias, exact.bias, model.bias, kGradientFactor);
+  add("grad_q", t.grad_q, gradients.q, models.q, kGradientFactor, roundings.q);
+  add("grad_k", t.grad_k, gradients.k, models.k, kGradientFactor, roundings.k);
+  add("grad_v", t.grad_v, gradients.v, models.v, kGradientFactor, roundings.v);
+  if (t.grad_bias.given()) {
+    add("grad_bias", t.grad_bias, gradients.bias, models.bias, kGradientFactor, roundings.bias);
+  }
   return verdict;
 }
 

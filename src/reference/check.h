@@ -36,14 +36,15 @@ inline constexpr double kForwardFactor = 1.5;
 inline constexpr double kGradientFactor = 2;
 
 // The result in `actual` against exact values and those of the model, both in its shape without gaps. Infinite
-// and NaN values must be where the exact ones are. Tolerance: factor * the model's error + a small floor.
+// and NaN values must be where the exact ones are. Tolerance: factor * the model's error + what storing the
+// result costs + `rounding`, the error that computing may add (see rounding.h; empty: none).
 TensorError compare(const std::string& name, const Tensor& actual, std::span<const double> exact,
-                    std::span<const double> model, double factor);
+                    std::span<const double> model, double factor, std::span<const double> rounding = {});
 
-// What a case should give: exactly, and as the model of its type computes it.
+// What a case should give: exactly, as the model of its type computes it, and what rounding may do to it.
 struct Expected {
-  Forward exact, model;
-  Gradients exact_gradients, model_gradients;
+  Forward exact, model, rounding;
+  Gradients exact_gradients, model_gradients, gradient_rounding;
 };
 
 Expected expect(const Case& problem);
