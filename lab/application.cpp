@@ -49,6 +49,12 @@ std::vector<std::string> subcommand_names(const CLI::App& application) {
   return names;
 }
 
+// CLI11 leaves two blank lines between groups of options; one will do.
+std::string spaced(std::string help) {
+  for (std::size_t at = 0; (at = help.find("\n\n\n", at)) != std::string::npos;) help.erase(at, 1);
+  return help;
+}
+
 // What was typed and nobody knows: names it and what may have been meant.
 void refuse_unknown(const CLI::App& application) {
   const auto chosen = application.get_subcommands();
@@ -110,8 +116,7 @@ int run_application(int argc, const char* const* argv) {
     return action();
   } catch (const CLI::CallForHelp&) {
     const auto chosen = application.get_subcommands();
-    print(chosen.empty() ? application.help()
-                         : chosen.front()->help("tessera " + chosen.front()->get_name()));
+    print(spaced(chosen.empty() ? application.help() : chosen.front()->help("tessera")));
     return 0;
   } catch (const CLI::CallForVersion& request) {
     print(std::string(request.what()) + "\n");

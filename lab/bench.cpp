@@ -16,6 +16,7 @@
 #include "lab/runner.h"
 #include "lab/terminal.h"
 #include "lab/units.h"
+#include "tessera/version.h"
 
 namespace tessera::lab {
 namespace {
@@ -67,9 +68,9 @@ std::vector<Algorithm> algorithms_here(const Sweep& sweep) {
 double expected_seconds(const Contest& contest, const Schedule& schedule) {
   constexpr double kFlopsPerSecond = 5e9;
   const Point& p = contest.point;
-  const auto keys = static_cast<double>(p.seq_k > 0 ? p.seq_k : p.seq);
+  const auto columns = static_cast<double>(keys(p));
   const double flops = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
-                       static_cast<double>(p.seq) * keys * static_cast<double>(p.dim) *
+                       static_cast<double>(p.seq) * columns * static_cast<double>(p.dim) *
                        (contest.direction == Direction::forward ? 1 : 2.5);
   const double call = flops / kFlopsPerSecond;
   const int warmup = std::max(1, schedule.warmup);
@@ -91,7 +92,7 @@ class Output {
   }
 
   void begin() const {
-    if (shows_table_) print(machine_text() + "\n" + table_.header());
+    if (shows_table_) print(fmt::format("tessera {} on {}\n{}", version(), machine_text(), table_.header()));
   }
 
   void write(const Row& row) {
@@ -180,7 +181,7 @@ void add_bench(CLI::App& application, Action& action) {
       "bench", "Measure algorithms: time, TFLOP/s, memory, error; sweeps over lists");
   command->allow_extras();
   auto options = std::make_shared<BenchOptions>();
-  add_problem_options(*command, options->problem);
+  add_problem_options(*command, options->problem, "every one here");
   auto add = [&](const char* option, std::string& value, const char* text, const char* description,
                  const char* group) {
     command->add_option(option, value, description)->option_text(text)->group(group);
@@ -201,9 +202,10 @@ void add_bench(CLI::App& application, Action& action) {
   command->footer(
       "Lists make a sweep over every combination: 256,512 or a range 256..4096 (doubling), 64..256+64\n"
       "(adding), 1..27*3 (multiplying); 4k is 4096; --causal no,yes; repeat --window to sweep over windows.\n"
-      "--algorithm defaults to every algorithm this machine has; they are called in turn, so that they are\n"
-      "compared under the same conditions. TFLOP/s count 4*pairs*dim forward and 2.5 times that backward,\n"
-      "pairs being those that the mask lets through. Rows appear, and are in the files, as they finish.\n\n"
+      "Without --algorithm every algorithm this machine has is measured; they are called in turn, so that\n"
+      "they are compared under the same conditions. TFLOP/s follow FlashAttention's convention:\n"
+      "2 * pairs * (dim + v-dim) forward, 2.5 times that backward, pairs being those that the mask lets\n"
+      "through (plain causal: half of all). Rows appear, and are in the files, as they finish.\n\n"
       "Examples:\n"
       "  tessera bench --seq 512..4096 --heads 8 --dim 64 --causal no,yes\n"
       "  tessera bench --algorithm standard,flash2 --seq 1k,2k --direction forward,backward --csv rows.csv\n"

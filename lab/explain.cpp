@@ -153,7 +153,7 @@ void add_explain(CLI::App& application, Action& action) {
       "explain", "The plan for a problem: kernel, tiles, memory, FLOPs, traffic; and why not the others");
   command->allow_extras();
   auto options = std::make_shared<ExplainOptions>();
-  add_problem_options(*command, options->problem);
+  add_problem_options(*command, options->problem, "automatic");
   command->add_flag("--json", options->json, "Print the plan as JSON instead (two directions: an array)")
       ->group("Output");
   command->footer(

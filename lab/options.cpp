@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -46,13 +47,23 @@ std::vector<T> choices(const std::string& option, const std::vector<std::string>
   return chosen;
 }
 
-// Every point once with each of the values; no values: the points as they are.
 template <typename T>
-void vary(std::vector<Point>& points, const std::vector<T>& values, T Point::*member) {
-  if (values.empty()) return;
+std::vector<T> distinct(const std::vector<T>& values) {
+  std::vector<T> result;
+  for (const auto& value : values) {
+    if (std::find(result.begin(), result.end(), value) == result.end()) result.push_back(value);
+  }
+  return result;
+}
+
+// Every point once with each of the values, repeated ones left out; no values: the points as they are.
+template <typename T>
+void vary(std::vector<Point>& points, const std::vector<T>& typed, T Point::*member) {
+  if (typed.empty()) return;
+  const std::vector<T> values = distinct(typed);
   std::vector<Point> product;
   for (const Point& point : points) {
-    for (const T& value : values) {
+    for (const auto& value : values) {
       product.push_back(point);
       product.back().*member = value;
     }
@@ -95,35 +106,44 @@ std::string mask_text(const Point& point) {
   return text.empty() ? "full" : text;
 }
 
+std::int64_t keys(const Point& point) { return point.seq_k > 0 ? point.seq_k : point.seq; }
+
+std::int64_t kv_heads(const Point& point) { return point.kv_heads > 0 ? point.kv_heads : point.heads; }
+
+std::int64_t value_dim(const Point& point) { return point.v_dim > 0 ? point.v_dim : point.dim; }
+
 const std::vector<Property>& properties() {
+  using P = const Point&;
+  constexpr auto kNever = [](P) { return false; };
   static const std::vector<Property> all = {
-      {"batch", [](const Point& p) { return fmt::format("{}", p.batch); }},
-      {"seq", [](const Point& p) { return fmt::format("{}", p.seq); }},
-      {"seq_k", [](const Point& p) { return fmt::format("{}", p.seq_k > 0 ? p.seq_k : p.seq); }},
-      {"heads", [](const Point& p) { return fmt::format("{}", p.heads); }},
-      {"kv_heads", [](const Point& p) { return fmt::format("{}", p.kv_heads > 0 ? p.kv_heads : p.heads); }},
-      {"dim", [](const Point& p) { return fmt::format("{}", p.dim); }},
-      {"v_dim", [](const Point& p) { return fmt::format("{}", p.v_dim > 0 ? p.v_dim : p.dim); }},
-      {"dtype", [](const Point& p) { return std::string(name(p.dtype)); }},
-      {"mask", mask_text},
-      {"bias", [](const Point& p) { return yes_no(p.bias); }},
-      {"alibi", [](const Point& p) { return yes_no(p.alibi); }},
-      {"softcap", [](const Point& p) { return fmt::format("{}", p.softcap); }},
-      {"dropout", [](const Point& p) { return fmt::format("{}", p.dropout); }},
-      {"threads", [](const Point& p) { return p.threads > 0 ? fmt::format("{}", p.threads) : "all"; }},
+      {"batch", [](P p) { return fmt::format("{}", p.batch); }, kNever},
+      {"seq", [](P p) { return fmt::format("{}", p.seq); }, kNever},
+      {"seq_k", [](P p) { return fmt::format("{}", keys(p)); }, [](P p) { return keys(p) == p.seq; }},
+      {"heads", [](P p) { return fmt::format("{}", p.heads); }, kNever},
+      {"kv_heads", [](P p) { return fmt::format("{}", kv_heads(p)); },
+       [](P p) { return kv_heads(p) == p.heads; }},
+      {"dim", [](P p) { return fmt::format("{}", p.dim); }, kNever},
+      {"v_dim", [](P p) { return fmt::format("{}", value_dim(p)); },
+       [](P p) { return value_dim(p) == p.dim; }},
+      {"dtype", [](P p) { return std::string(name(p.dtype)); }, kNever},
+      {"mask", mask_text, kNever},
+      {"bias", [](P p) { return yes_no(p.bias); }, [](P p) { return !p.bias; }},
+      {"alibi", [](P p) { return yes_no(p.alibi); }, [](P p) { return !p.alibi; }},
+      {"softcap", [](P p) { return fmt::format("{}", p.softcap); }, [](P p) { return p.softcap == 0; }},
+      {"dropout", [](P p) { return fmt::format("{}", p.dropout); }, [](P p) { return p.dropout == 0; }},
+      {"threads", [](P p) { return p.threads > 0 ? fmt::format("{}", p.threads) : "all"; },
+       [](P p) { return p.threads == 0; }},
   };
   return all;
 }
 
 std::string to_string(const Point& point) {
   std::string text = fmt::format("batch {}, seq {}", point.batch, point.seq);
-  if (point.seq_k > 0 && point.seq_k != point.seq) text += fmt::format(" x {}", point.seq_k);
+  if (keys(point) != point.seq) text += fmt::format(" x {}", keys(point));
   text += fmt::format(", heads {}", point.heads);
-  if (point.kv_heads > 0 && point.kv_heads != point.heads) {
-    text += fmt::format(" (kv {})", point.kv_heads);
-  }
+  if (kv_heads(point) != point.heads) text += fmt::format(" (kv {})", kv_heads(point));
   text += fmt::format(", dim {}", point.dim);
-  if (point.v_dim > 0 && point.v_dim != point.dim) text += fmt::format(" (v {})", point.v_dim);
+  if (value_dim(point) != point.dim) text += fmt::format(" (v {})", value_dim(point));
   text += fmt::format(", {}, {}", name(point.dtype), mask_text(point));
   if (point.bias) text += ", bias";
   if (point.alibi) text += ", alibi";
@@ -132,9 +152,9 @@ std::string to_string(const Point& point) {
   return text;
 }
 
-void add_problem_options(CLI::App& command, ProblemOptions& options) {
+void add_problem_options(CLI::App& command, ProblemOptions& options, const std::string& default_algorithm) {
   auto add = [&](const char* option, std::vector<std::string>& values, const char* text,
-                 const char* description, const char* group) {
+                 const std::string& description, const char* group) {
     return command.add_option(option, values, description)
         ->expected(1)
         ->take_all()
@@ -143,7 +163,10 @@ void add_problem_options(CLI::App& command, ProblemOptions& options) {
   };
   auto add_switch = [&](const char* option, std::vector<std::string>& values, const char* description,
                         const char* group) {
-    add(option, values, "[yes|no]", description, group)->expected(0, 1)->take_all();
+    add(option, values, "[yes|no]", description, group)
+        ->expected(0, 1)
+        ->take_all()
+        ->default_str("yes");  // what the bare option means
   };
   constexpr const char* kShape = "Shape";
   add("--batch", options.batch, "N", "Batch entries [1]", kShape);
@@ -172,7 +195,8 @@ void add_problem_options(CLI::App& command, ProblemOptions& options) {
 
   constexpr const char* kRun = "What runs";
   add("--direction", options.direction, "DIR", "forward, backward or both [forward]", kRun);
-  add("--algorithm", options.algorithm, "NAME", "automatic, standard, flash1, flash2, hopper, minimal", kRun);
+  add("--algorithm", options.algorithm, "NAME",
+      "automatic, standard, flash1, flash2, hopper, minimal [" + default_algorithm + "]", kRun);
   add("--threads", options.threads, "N", "CPU threads; 0: all [0]", kRun);
   command.add_option("--device", options.device, "cpu, cuda or cuda:N [cpu]")
       ->option_text("DEVICE")
@@ -208,8 +232,8 @@ Sweep parse_sweep(const ProblemOptions& o) {
   vary_integer(points, "--seq-k", o.seq_k, {}, &Point::seq_k);
   vary_integer(points, "--threads", o.threads, kThreads, &Point::threads);
 
-  sweep.algorithms = choices("--algorithm", o.algorithm, kAlgorithms, kAlgorithmNames);
-  sweep.directions = choices("--direction", o.direction, kDirections, kDirectionNames);
+  sweep.algorithms = distinct(choices("--algorithm", o.algorithm, kAlgorithms, kAlgorithmNames));
+  sweep.directions = distinct(choices("--direction", o.direction, kDirections, kDirectionNames));
   if (sweep.directions.empty()) sweep.directions = {Direction::forward};
   return sweep;
 }

@@ -37,14 +37,21 @@ struct Point {
   std::int64_t threads = 0;  // 0: all
 };
 
+// What 0 stands for filled in.
+std::int64_t keys(const Point& point);
+std::int64_t kv_heads(const Point& point);
+std::int64_t value_dim(const Point& point);
+
 // "causal", "window:128,0", "causal+local:2/64"; "full" when everyone sees everyone.
 std::string mask_text(const Point& point);
 
 // Something a point says about itself: the name of the column and the value. Those that differ between the
-// points of a sweep become columns of its table, the others one line above it.
+// points of a sweep become columns of its table, the others one line above it; those that are `implied` at
+// every point (off, or the same as another one) are not worth a word.
 struct Property {
   const char* name;
   std::string (*value)(const Point& point);
+  bool (*implied)(const Point& point);
 };
 const std::vector<Property>& properties();
 
@@ -53,7 +60,7 @@ std::string to_string(const Point& point);
 
 // What the options ask for, checked.
 struct Sweep {
-  std::vector<Point> points;          // the product of all lists, the last option varying fastest
+  std::vector<Point> points;          // the product of all lists, none twice
   std::vector<Algorithm> algorithms;  // empty: every one that the machine has
   std::vector<Direction> directions;
   Device device{};
@@ -66,8 +73,8 @@ struct ProblemOptions {
   std::string device = "cpu";
 };
 
-// Declares the options on a subcommand.
-void add_problem_options(CLI::App& command, ProblemOptions& options);
+// Declares the options on a subcommand, which says in its help what it does without --algorithm.
+void add_problem_options(CLI::App& command, ProblemOptions& options, const std::string& default_algorithm);
 
 // Reads them. Throws UsageError.
 Sweep parse_sweep(const ProblemOptions& options);

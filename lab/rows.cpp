@@ -29,15 +29,6 @@ std::string csv_cell(const nlohmann::ordered_json& value) {
   return quoted + '"';
 }
 
-// The measured columns: how they are called, how wide they get, and what they show.
-std::vector<Column> measured_columns(bool with_traffic, bool with_speedup) {
-  std::vector<Column> columns = {{"median ms", 9}, {"spread", 6},    {"TFLOP/s", 8},     {"extra mem", 9},
-                                 {"traffic", 9},   {"max error", 9}, {"vs standard", 11}};
-  if (!with_speedup) columns.pop_back();
-  if (!with_traffic) columns.erase(columns.begin() + 4);
-  return columns;
-}
-
 }  // namespace
 
 const char* name(Status status) {
@@ -70,11 +61,11 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"dtype", tessera::name(point.dtype)},
           {"batch", point.batch},
           {"q_length", point.seq},
-          {"k_length", point.seq_k > 0 ? point.seq_k : point.seq},
+          {"k_length", keys(point)},
           {"q_heads", point.heads},
-          {"kv_heads", point.kv_heads > 0 ? point.kv_heads : point.heads},
+          {"kv_heads", kv_heads(point)},
           {"qk_dim", point.dim},
-          {"v_dim", point.v_dim > 0 ? point.v_dim : point.dim},
+          {"v_dim", value_dim(point)},
           {"mask", mask_text(point)},
           {"bias", point.bias},
           {"alibi", point.alibi},
@@ -155,47 +146,49 @@ void RowFile::write_line(const std::string& line) {
 }
 
 RowTable::RowTable(const Sweep& sweep, const std::vector<Algorithm>& algorithms) : table_({}) {
-  std::vector<Column> columns;
+  std::vector<std::string> shared;
   const Point& first = sweep.points.front();
   for (const Property& property : properties()) {
     const std::string same = property.value(first);
-    const bool varies = std::any_of(sweep.points.begin(), sweep.points.end(),
-                                    [&](const Point& p) { return property.value(p) != same; });
-    if (!varies) continue;
-    varying_.push_back(property);
-    columns.push_back({property.name, 0, Justify::right});
+    auto all = [&](auto&& holds) { return std::all_of(sweep.points.begin(), sweep.points.end(), holds); };
+    if (all(property.implied)) continue;
+    if (all([&](const Point& point) { return property.value(point) == same; })) {
+      shared.push_back(fmt::format("{} {}", property.name, same));
+    } else {
+      varying_.push_back(property);
+    }
   }
   directions_vary_ = sweep.directions.size() > 1;
-  if (directions_vary_) columns.push_back({"direction", 8, Justify::left});
-  columns.push_back({"algorithm", 0, Justify::left});
+  if (!directions_vary_) shared.emplace_back(tessera::name(sweep.directions.front()));
+  caption_ = fmt::format("{}, on {}", fmt::join(shared, ", "), to_string(sweep.device));
   with_speedup_ = algorithms.size() > 1 &&
                   std::find(algorithms.begin(), algorithms.end(), Algorithm::standard) != algorithms.end();
+  build_table(sweep, algorithms);
+  for (bool* dispensable : {&with_traffic_, &with_spread_}) {
+    if (table_.width() <= kWidestLine) break;
+    *dispensable = false;
+    build_table(sweep, algorithms);
+  }
+}
 
-  auto build = [&] {
-    std::vector<Column> all = columns;
-    for (const Column& column : measured_columns(with_traffic_, with_speedup_)) all.push_back(column);
-    table_ = Table(std::move(all));
-    for (const Point& point : sweep.points) {
-      for (const Algorithm algorithm : algorithms)
-        table_.fit(labels({.point = point, .algorithm = algorithm}));
+void RowTable::build_table(const Sweep& sweep, const std::vector<Algorithm>& algorithms) {
+  std::vector<Column> columns;
+  for (const Property& property : varying_) columns.push_back({property.name, 0, Justify::right});
+  if (directions_vary_) columns.push_back({"direction", 8, Justify::left});
+  columns.push_back({"algorithm", 0, Justify::left});
+  columns.push_back({"median ms", 9});
+  if (with_spread_) columns.push_back({"spread", 6});
+  columns.push_back({"TFLOP/s", 8});
+  columns.push_back({"extra mem", 9});
+  if (with_traffic_) columns.push_back({"traffic", 9});
+  columns.push_back({"max error", 9});
+  if (with_speedup_) columns.push_back({"vs standard", 11});
+  table_ = Table(std::move(columns));
+  for (const Point& point : sweep.points) {
+    for (const Algorithm algorithm : algorithms) {
+      table_.fit(labels({.point = point, .algorithm = algorithm}));
     }
-  };
-  build();
-  if (table_.width() > kWidestLine) {
-    with_traffic_ = false;
-    build();
   }
-
-  std::vector<std::string> shared;
-  for (const Property& property : properties()) {
-    const bool varies = std::any_of(varying_.begin(), varying_.end(),
-                                    [&](const Property& p) { return p.name == property.name; });
-    const std::string value = property.value(first);
-    if (varies || value == "no" || value == "0") continue;
-    shared.push_back(fmt::format("{} {}", property.name, value));
-  }
-  if (!directions_vary_) shared.emplace_back(tessera::name(sweep.directions.front()));
-  caption_ = fmt::format("{} on {}", fmt::join(shared, ", "), to_string(sweep.device));
 }
 
 std::vector<std::string> RowTable::labels(const Row& row) const {
@@ -218,7 +211,7 @@ std::string RowTable::row(const Row& row, bool color) const {
     return table_.row(cells);
   }
   cells.push_back(significant(row.seconds.median * 1e3, 4));
-  cells.push_back(fmt::format("{:.1f}%", row.seconds.spread() * 100));
+  if (with_spread_) cells.push_back(fmt::format("{:.1f}%", row.seconds.spread() * 100));
   cells.push_back(significant(row.tflops()));
   cells.push_back(bytes_text(static_cast<double>(row.peak_extra_bytes)));
   if (with_traffic_) cells.push_back(row.plan ? bytes_text(row.plan->traffic_bytes) : "");

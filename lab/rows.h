@@ -89,12 +89,14 @@ class RowTable {
   [[nodiscard]] std::string row(const Row& row, bool color) const;
 
  private:
+  void build_table(const Sweep& sweep, const std::vector<Algorithm>& algorithms);
   [[nodiscard]] std::vector<std::string> labels(const Row& row) const;
 
   std::vector<Property> varying_;
   bool directions_vary_ = false;
   bool with_speedup_ = false;
   bool with_traffic_ = true;
+  bool with_spread_ = true;
   std::string caption_;
   Table table_;
 };

@@ -118,6 +118,9 @@ bool rehearse(std::vector<Row>& rows, std::vector<Contender>& contenders, const 
                        options.seed);
       }
       row.error = sample->compare(tensors.forward());
+      if (!std::isfinite(row.error->largest)) {
+        fail(row, Status::failed, "a sampled row of the output is not finite");
+      }
     } catch (...) {
       fail(row, std::current_exception());
     }
@@ -161,8 +164,8 @@ SampledError RowSample::compare(const ForwardTensors& tensors) const {
     for (std::size_t d = 0; d < dim; ++d) {
       const double exact = exact_[r * dim + d];
       const double error = std::abs(actual[d] - exact);
-      // Written so that a NaN becomes the largest error and stays it.
-      if (!(error <= result.largest)) result.largest = error;
+      // A NaN becomes the largest error, and nothing is larger than it.
+      if (std::isnan(error) || error > result.largest) result.largest = error;
       squares += error * error;
       exact_squares += exact * exact;
     }

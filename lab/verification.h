@@ -14,11 +14,11 @@ namespace tessera::lab {
 
 // Which part of the matrix to run.
 struct Selection {
-  std::vector<DType> dtypes;
-  std::vector<std::string> kernels;
-  std::vector<std::string> features;  // empty: all
-  std::vector<std::string> cases;     // empty: all
-  double tolerance = 1;               // times what is allowed
+  std::vector<DType> dtypes{};
+  std::vector<std::string> kernels{};
+  std::vector<std::string> features{};  // empty: all
+  std::vector<std::string> cases{};     // empty: all
+  double tolerance = 1;                 // times what is allowed
   Execution execution{};
 };
 

@@ -93,10 +93,10 @@ std::string kernel_line(const std::vector<Lane>& group, std::size_t label_width)
 }
 
 std::string tensor_text(const reference::TensorError& tensor, double tolerance) {
-  return fmt::format("{}: error {} of {} allowed (standard: {}), rmse {} (standard: {}), cosine {:.6f}{}{}",
+  return fmt::format("{}: error {} of {} allowed (standard: {}), rmse {} (standard: {}), cosine {:.6f}",
                      tensor.tensor, error_text(tensor.error), error_text(tensor.allowed * tolerance),
                      error_text(tensor.model_error), error_text(tensor.rmse), error_text(tensor.model_rmse),
-                     tensor.cosine, tensor.reason.empty() ? "" : "; ", tensor.reason);
+                     tensor.cosine);
 }
 
 std::string quoted(const std::string& text) {

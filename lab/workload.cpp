@@ -81,11 +81,11 @@ Mask mask_of(const Point& point, const Shapes& shapes) {
 Workload::Workload(const Point& point) : point_(point) {
   shapes_.batch = point.batch;
   shapes_.q_length = point.seq;
-  shapes_.k_length = point.seq_k > 0 ? point.seq_k : point.seq;
+  shapes_.k_length = keys(point);
   shapes_.q_heads = point.heads;
-  shapes_.kv_heads = point.kv_heads > 0 ? point.kv_heads : point.heads;
+  shapes_.kv_heads = kv_heads(point);
   shapes_.qk_dim = point.dim;
-  shapes_.v_dim = point.v_dim > 0 ? point.v_dim : point.dim;
+  shapes_.v_dim = value_dim(point);
   shapes_.dtype = point.dtype;
   shapes_.bias = point.bias;
   if (shapes_.q_heads % shapes_.kv_heads != 0) {

@@ -1,0 +1,468 @@
+"""Drives the built `tessera` command, whose path is in TESSERA_BINARY, as a user or a script would."""
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+BINARY = os.environ.get("TESSERA_BINARY", "tessera")
+TINY = ["--dim", "16", "--repetitions", "2"]
+SMALL = ["--seq", "32", "--heads", "2", *TINY]
+
+
+def run(*arguments, env=None, **options):
+    environment = {key: value for key, value in os.environ.items() if key != "TESSERA_KERNEL"}
+    environment.update(env or {})
+    return subprocess.run(
+        [BINARY, *arguments], capture_output=True, text=True, timeout=120, env=environment, **options
+    )
+
+
+def succeed(*arguments, **options):
+    result = run(*arguments, **options)
+    assert result.returncode == 0, result.stderr
+    assert "\033" not in result.stdout + result.stderr, "control sequences in a pipe"
+    return result.stdout
+
+
+def json_rows(*arguments):
+    return [json.loads(line) for line in succeed("bench", *arguments, "--json", "-").splitlines()]
+
+
+# --- help and version ---------------------------------------------------------------------------------
+
+
+def test_help_names_every_command():
+    text = succeed("--help")
+    for command in ("info", "explain", "bench", "verify"):
+        assert re.search(rf"^  {command}\s", text, re.MULTILINE), command
+    assert "Exit codes" in text
+
+
+@pytest.mark.parametrize("command", ["info", "explain", "bench", "verify"])
+def test_help_of_a_command_has_options_defaults_and_examples(command):
+    text = succeed(command, "--help")
+    assert f"Usage: tessera {command} [OPTIONS]" in text
+    assert "Examples:" in text
+    assert f"  tessera {command}" in text.split("Examples:")[1]
+    assert "\n\n\n" not in text
+    assert max(len(line) for line in text.splitlines()) <= 120
+    if command in ("explain", "bench"):
+        for option in re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE):
+            line = next(entry for entry in text.splitlines() if entry.startswith(f"  {option} "))
+            assert "[" in line or option in ("--json", "--csv"), f"no default: {line}"
+
+
+def test_version():
+    assert re.fullmatch(r"tessera \d+\.\d+\.\d+\n", succeed("--version"))
+
+
+# --- wrong arguments ----------------------------------------------------------------------------------
+
+WRONG = [
+    # arguments, what the one line must contain
+    ([], ["command", "info, explain, bench, verify"]),
+    (["frobnicate"], ["'frobnicate'", "info, explain, bench, verify"]),
+    (["--frobnicate"], ["'--frobnicate'"]),
+    (["info", "--jsn"], ["'--jsn'", "--json"]),
+    (["info", "extra"], ["'extra'"]),
+    (["bench", "--sqe", "5"], ["'--sqe'", "--seq"]),
+    (["bench", "--seq"], ["--seq"]),
+    (["bench", "--seq", "0"], ["--seq", "'0'", "at least 1"]),
+    (["bench", "--seq", "-5"], ["--seq", "'-5'"]),
+    (["bench", "--seq", "12x"], ["--seq", "'12x'", "integer"]),
+    (["bench", "--seq", "1,,2"], ["--seq", "''"]),
+    (["bench", "--seq", "512..256"], ["--seq", "'512..256'", "range"]),
+    (["bench", "--seq", "99999999999999999999"], ["--seq", "'99999999999999999999'"]),
+    (["bench", "--batch", "1.5"], ["--batch", "'1.5'"]),
+    (["bench", "--dim", "257"], ["--dim", "'257'", "1 to 256"]),
+    (["bench", "--v-dim", "0"], ["--v-dim", "'0'", "1 to 256"]),
+    (["bench", "--dtype", "fp8"], ["--dtype", "'fp8'", "fp64, fp32, fp16, bf16"]),
+    (["bench", "--heads", "8", "--kv-heads", "3"], ["--kv-heads", "'3'", "--heads 8"]),
+    (["bench", "--causal", "maybe"], ["--causal", "'maybe'", "yes"]),
+    (["bench", "--window", "5"], ["--window", "'5'", "LEFT,RIGHT"]),
+    (["bench", "--window", "-2,0"], ["--window", "'-2,0'"]),
+    (["bench", "--align", "centre"], ["--align", "'centre'", "bottom_right, top_left"]),
+    (["bench", "--block-mask", "diagonal"], ["--block-mask", "'diagonal'", "local:RADIUS"]),
+    (["bench", "--block-mask", "local"], ["--block-mask", "'local'", "local:RADIUS"]),
+    (["bench", "--block-mask", "strided:0"], ["--block-mask", "'strided:0'"]),
+    (["bench", "--block-mask", "random:2"], ["--block-mask", "'random:2'", "density"]),
+    (["bench", "--block-size", "0"], ["--block-size", "'0'"]),
+    (["bench", "--softcap", "-1"], ["--softcap", "'-1'", "at least 0"]),
+    (["bench", "--dropout", "1"], ["--dropout", "'1'", "below 1"]),
+    (["bench", "--direction", "sideways"], ["--direction", "'sideways'", "forward, backward"]),
+    (["bench", "--algorithm", "flash9"], ["--algorithm", "'flash9'", "standard"]),
+    (["bench", "--threads", "-1"], ["--threads", "'-1'"]),
+    (["bench", "--device", "tpu"], ["--device", "'tpu'", "cpu"]),
+    (["bench", "--memory-budget", "lots"], ["--memory-budget", "'lots'", "16GiB"]),
+    (["bench", "--warmup", "x"], ["--warmup", "'x'"]),
+    (["bench", "--repetitions", "0"], ["--repetitions", "'0'"]),
+    (["bench", "--repetitions", "3", "--min-time", "1"], ["--repetitions", "--min-time"]),
+    (["bench", "--json", "/no/such/folder/rows"], ["--json", "'/no/such/folder/rows'"]),
+    (["bench", "--json", "-", "--csv", "-"], ["--json", "--csv"]),
+    (["bench", "--batch", "1000000000", "--seq", "1000000000"], ["--batch", "--seq"]),
+    (["explain", "--seq", "1,2"], ["one value"]),
+    (["explain", "--algorithm", "standard,flash2"], ["--algorithm", "one"]),
+    (["verify", "--dtype", "int8"], ["--dtype", "'int8'", "fp64, fp32, fp16, bf16"]),
+    (["verify", "--kernel", "nothing"], ["--kernel", "'nothing'", "cpu."]),
+    (["verify", "--feature", "nothing"], ["--feature", "'nothing'", "causal"]),
+    (["verify", "--case", "nothing"], ["--case", "'nothing'"]),
+    (["verify", "--tolerance", "-1"], ["--tolerance", "'-1'"]),
+    (["verify", "--json", "--markdown"], ["--json", "--markdown"]),
+]
+
+
+@pytest.mark.parametrize("arguments, parts", WRONG, ids=[" ".join(case[0]) or "nothing" for case in WRONG])
+def test_wrong_arguments_get_one_line_and_exit_2(arguments, parts):
+    result = run(*arguments)
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n"), result.stderr
+    assert result.stderr.startswith("tessera"), result.stderr
+    for part in parts:
+        assert part in result.stderr, result.stderr
+
+
+# --- info ---------------------------------------------------------------------------------------------
+
+
+def test_info():
+    text = succeed("info")
+    for part in ("Build", "Machine", "Kernels", "cpu.flash2", "cpu.standard", "causal", "dropout"):
+        assert part in text
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_info_json():
+    info = json.loads(succeed("info", "--json"))
+    assert info["devices"][0]["device"] == "cpu"
+    assert info["available_memory_bytes"] > 0
+    kernels = {(kernel["name"], kernel["direction"]) for kernel in info["kernels"]}
+    for name in ("cpu.standard", "cpu.flash2"):
+        assert {(name, "forward"), (name, "backward")} <= kernels
+    for kernel in info["kernels"]:
+        assert kernel["features"] and not set(kernel["features"]) & set(kernel["missing"])
+
+
+# --- explain ------------------------------------------------------------------------------------------
+
+
+def test_explain_says_what_runs_and_why_not_the_others():
+    text = succeed("explain", "--seq", "4096", "--causal", "--dtype", "bf16")
+    for part in ("cpu.flash2", "tiles", "workspace", "traffic", "50.0%", "not chosen", "cpu.standard"):
+        assert part in text
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_explain_json_matches_the_arithmetic():
+    plan = json.loads(
+        succeed("explain", *"--batch 2 --seq 128 --seq-k 256 --heads 4 --dim 32 --json".split())
+    )
+    pairs = 2 * 4 * 128 * 256
+    assert plan["visible_pairs"] == pairs
+    assert plan["flops"] == 4 * pairs * 32
+    assert plan["traffic_bytes"] >= plan["minimum_bytes"] > 0
+    assert plan["rejected"] and all(entry["reason"] for entry in plan["rejected"])
+
+
+def test_explain_takes_both_directions_and_one_algorithm():
+    arguments = "--seq 64 --direction forward,backward --algorithm standard --json".split()
+    plans = json.loads(succeed("explain", *arguments))
+    assert [plan["direction"] for plan in plans] == ["forward", "backward"]
+    assert {plan["kernel"] for plan in plans} == {"cpu.standard"}
+
+
+@pytest.mark.parametrize(
+    "options, share",
+    [
+        (["--causal"], 0.5),
+        (["--causal", "no"], 1),
+        (["--window", "63,0"], None),
+        (["--window", "none"], 1),
+        (["--align", "top-left", "--causal"], None),
+        (["--block-mask", "local:0", "--block-size", "128"], 0.125),
+        (["--block-mask", "random:0.25", "--block-size", "64"], 0.25),
+        (["--block-mask", "butterfly"], None),
+        (["--block-mask", "bigbird:1,1,2", "--block-size", "64"], None),
+        (["--block-mask", "fixed:4,1"], None),
+        (["--bias", "--alibi", "--softcap", "20", "--dropout", "0.1"], 1),
+        (["--kv-heads", "2", "--v-dim", "48"], 1),
+    ],
+)
+def test_explain_understands_every_option(options, share):
+    plan = json.loads(succeed("explain", "--seq", "1024", *options, "--json"))
+    if share is not None:
+        assert plan["visible_pairs"] == pytest.approx(share * 8 * 1024 * 1024, rel=0.01)
+    assert succeed("explain", "--seq", "1024", *options)
+
+
+def test_explain_draws_small_block_masks():
+    text = succeed("explain", *"--seq 256 --block-mask local:0 --block-size 64".split())
+    assert "#...\n  .#..\n  ..#.\n  ...#\n" in text
+
+
+def test_unsupported_is_one_line_and_exit_1():
+    result = run("explain", "--seq", "64", "--algorithm", "hopper")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "cpu.flash2" in result.stderr and "hopper" in result.stderr
+
+
+# --- bench --------------------------------------------------------------------------------------------
+
+
+def test_bench_table_fits_and_compares():
+    text = succeed("bench", *TINY, "--seq", "32,64", "--heads", "2", "--direction", "forward,backward")
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= 120
+    header = next(line for line in lines if "algorithm" in line)
+    for column in ("seq", "direction", "median ms", "spread", "TFLOP/s", "extra mem", "max error", "vs standard"):
+        assert column in header
+    rows = [line for line in lines if re.search(r"\b(standard|flash2)\b.*x$", line)]
+    assert len(rows) == 2 * 2 * 2, text
+    assert len({len(row) for row in rows}) == 1, "columns are aligned"
+
+
+def test_bench_rows_describe_themselves():
+    rows = json_rows(*SMALL, "--batch", "1,2", "--causal", "no,yes", "--direction", "forward,backward")
+    assert len(rows) == 2 * 2 * 2 * 2
+    for row in rows:
+        assert row["status"] == "ok" and row["reason"] is None
+        assert row["kernel"] == "cpu." + row["algorithm"]
+        assert row["version"] and row["machine"] and row["device"] == "cpu" and row["dtype"] == "fp32"
+        assert (row["q_length"], row["k_length"], row["q_heads"], row["qk_dim"]) == (32, 32, 2, 16)
+        assert row["mask"] in ("full", "causal")
+        assert row["repetitions"] == 2 and row["threads"] >= 1
+        assert 0 < row["min_ms"] <= row["lower_quartile_ms"] <= row["median_ms"]
+        assert row["median_ms"] <= row["upper_quartile_ms"] <= row["max_ms"]
+        full = row["mask"] == "full"
+        assert row["visible_pairs"] == row["batch"] * 2 * (32 * 32 if full else 32 * 33 // 2)
+        pairs = row["batch"] * 2 * 32 * 32 / (1 if full else 2)  # FlashAttention's convention
+        assert row["flops"] == 4 * pairs * 16 * (1 if row["direction"] == "forward" else 2.5)
+        assert row["tflops"] == pytest.approx(row["flops"] / row["median_ms"] / 1e9)
+        assert row["predicted_traffic_bytes"] > 0 and row["tensor_bytes"] > 0
+        assert row["peak_extra_bytes"] == row["planned_workspace_bytes"]
+        if row["direction"] == "forward":
+            assert row["sampled_rows"] == 16
+            assert 0 < row["max_error"] < 1e-5 and row["rms_error"] <= row["max_error"]
+            assert row["rms_reference"] > 0.01
+        else:
+            assert row["max_error"] is None
+        if row["algorithm"] == "standard":
+            assert row["speedup_over_standard"] == 1
+        else:
+            assert row["speedup_over_standard"] > 0
+
+
+@pytest.mark.parametrize("dtype, bound", [("fp64", 1e-13), ("fp32", 1e-5), ("fp16", 1e-2), ("bf16", 5e-2)])
+def test_bench_error_follows_the_type(dtype, bound):
+    rows = json_rows(*SMALL, "--dtype", dtype)
+    assert len(rows) == 2
+    for row in rows:
+        assert row["dtype"] == dtype and 0 < row["max_error"] < bound
+
+
+def test_bench_writes_equal_json_and_csv(tmp_path):
+    lines, table = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
+    options = ["--block-mask", "none,bigbird:1,0,1", "--block-size", "8", "--window", "9,0"]
+    succeed("bench", *SMALL, *options, "--json", str(lines), "--csv", str(table))
+    from_json = [json.loads(line) for line in lines.read_text().splitlines()]
+    from_csv = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert len(from_json) == len(from_csv) == 4
+    assert from_csv[2]["mask"] == "window:9,0+bigbird:1,0,1/8"
+    for row, cells in zip(from_json, from_csv):
+        assert list(row) == list(cells)
+        for key, cell in cells.items():
+            if row[key] is None:
+                assert cell == ""
+            elif isinstance(row[key], bool):
+                assert cell == str(row[key]).lower()
+            elif isinstance(row[key], (int, float)):
+                assert float(cell) == pytest.approx(row[key])
+            else:
+                assert cell == row[key]
+
+
+def test_bench_measures_repeated_values_once():
+    rows = json_rows(*TINY, *"--seq 32,32 --seq 32 --heads 2 --algorithm flash2,flash2".split())
+    assert len(rows) == 1
+
+
+def test_bench_csv_to_standard_output():
+    rows = list(csv.DictReader(io.StringIO(succeed("bench", *SMALL, "--csv", "-"))))
+    assert [row["algorithm"] for row in rows] == ["standard", "flash2"]
+
+
+def test_bench_ranges_and_every_score_option():
+    rows = json_rows(
+        *"--seq 16..64 --heads 4 --kv-heads 2 --dim 8 --v-dim 12 --bias --alibi --softcap 0,9".split(),
+        *"--dropout 0.2 --threads 1,2 --algorithm flash2 --repetitions 1 --warmup 0".split(),
+        *["--direction", "forward,backward"],
+    )
+    assert len(rows) == 3 * 2 * 2 * 2
+    assert {row["q_length"] for row in rows} == {16, 32, 64}
+    assert all(row["status"] == "ok" for row in rows), [row["reason"] for row in rows]
+    assert all(row["max_error"] < 1e-5 for row in rows if row["direction"] == "forward")
+
+
+def test_bench_memory_budget_makes_rows():
+    rows = json_rows(*"--seq 64,512 --heads 4 --dim 16 --memory-budget 2MiB --repetitions 1".split())
+    status = {(row["q_length"], row["algorithm"]): row for row in rows}
+    assert status[64, "standard"]["status"] == "ok"
+    assert status[64, "flash2"]["status"] == "ok"
+    assert status[512, "flash2"]["status"] == "ok"
+    refused = status[512, "standard"]
+    assert refused["status"] == "out_of_memory"
+    assert "2.00 MiB" in refused["reason"]
+    assert refused["median_ms"] is None and refused["planned_workspace_bytes"] > 2**20
+    text = succeed("bench", *"--seq 512 --heads 4 --dim 16 --memory-budget 2MiB --repetitions 1".split())
+    assert re.search(r"standard\s+out of memory: needs", text)
+
+
+def test_bench_goes_on_after_rows_that_cannot_be():
+    rows = json_rows(*TINY, *"--seq 32 --heads 3,4 --kv-heads 2 --algorithm hopper,flash2".split())
+    assert [row["status"] for row in rows] == ["invalid", "invalid", "unsupported", "ok"]
+    assert "--kv-heads" in rows[0]["reason"]
+    assert "hopper" in rows[2]["reason"] and "\n" not in rows[2]["reason"]
+
+
+def test_bench_without_any_result_fails():
+    result = run("bench", *SMALL, "--algorithm", "hopper")
+    assert result.returncode == 1
+    assert "unsupported" in result.stdout
+    assert result.stderr == "tessera bench: no row could be measured\n"
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [BINARY, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_bench_keeps_finished_rows_when_interrupted(tmp_path):
+    lines, table = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
+    process = start(
+        *["bench", "--seq", "64", "--heads", "1", "--dim", "16", "--batch", "1..100+1"],
+        *["--min-time", "0.1", "--json", str(lines), "--csv", str(table)],
+    )
+    deadline = time.monotonic() + 30
+    while not (lines.exists() and lines.read_text().count("\n") >= 4):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.endswith("tessera bench: interrupted\n")
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert 4 <= len(rows) < 200 and lines.read_text().endswith("\n")
+    assert len(list(csv.DictReader(io.StringIO(table.read_text())))) == len(rows)
+    printed = re.findall(r"^ *\d+ +(?:standard|flash2) .*x$", output, re.MULTILINE)
+    assert len(printed) == len(rows)
+
+
+def test_closed_pipe_is_quiet():
+    process = start("bench", *"--seq 64 --heads 1 --dim 8 --batch 1..50+1 --min-time 0.1".split())
+    assert process.stdout.readline().startswith("tessera")
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(timeout=30) == -signal.SIGPIPE
+    process.stderr.close()
+    assert errors == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_full_disk_is_reported():
+    result = run("bench", *SMALL, "--json", "/dev/full")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "--json '/dev/full'" in result.stderr and "No space left" in result.stderr
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([BINARY, "info"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 1
+    assert "standard output" in result.stderr
+
+
+def on_terminal(*arguments, env=None):
+    """Everything the command writes to a terminal, and its exit code."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", **(env or {})}
+    process = subprocess.Popen([BINARY, *arguments], stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    output = b""
+    try:
+        while chunk := os.read(master, 65536):
+            output += chunk
+    except OSError:  # how a terminal says that the other side is gone
+        pass
+    os.close(master)
+    return output.decode(), process.wait(timeout=30)
+
+
+def test_terminal_gets_progress_and_colour_unless_told_otherwise():
+    arguments = ["verify", "--feature", "causal", "--dtype", "fp32"]
+    output, code = on_terminal(*arguments, env={"NO_COLOR": ""})
+    assert code == 0
+    assert "\r\033[K[  0%] verifying fp32 causal" in output
+    assert "\033[32m" in output
+    output, code = on_terminal(*arguments, env={"NO_COLOR": "1"})
+    assert code == 0
+    assert not re.search(r"\033\[\d+m", output)
+
+
+# --- verify -------------------------------------------------------------------------------------------
+
+
+def test_verify_table():
+    text = succeed("verify", "--feature", "causal,GQA", "--dtype", "fp32,bf16")
+    lines = text.splitlines()
+    assert "cpu.flash2" in lines[0] and "cpu.standard" in lines[0]
+    assert lines[1].split() == ["feature", "fp32", "bf16", "fp32", "bf16"]
+    assert re.match(r"causal( +\u2713 0\.\d\d){4}$", lines[3])
+    assert re.match(r"GQA( +\u2713 0\.\d\d){4}$", lines[4])
+    assert re.search(r"\d+ passed, 0 failed in ", text)
+    assert max(len(line) for line in lines) <= 120
+
+
+def test_verify_json_and_markdown():
+    selection = ["--feature", "window", "--dtype", "fp16", "--kernel", "cpu.flash2", "--threads", "1"]
+    report = json.loads(succeed("verify", *selection, "--json"))
+    assert report["ok"] and report["complete"] and report["failed"] == 0
+    assert report["passed"] == len(report["cases"]) > 3
+    for case in report["cases"]:
+        assert (case["kernel"], case["dtype"], case["feature"]) == ("cpu.flash2", "fp16", "window")
+        assert case["status"] == "passed" and 0 <= case["worst_share_of_allowed"] <= 1
+        assert {"out", "grad_q", "grad_k", "grad_v"} <= {tensor["tensor"] for tensor in case["tensors"]}
+    markdown = succeed("verify", *selection, "--markdown")
+    assert markdown == "| feature | `cpu.flash2` fp16 |\n|---|---|\n| window | \u2713 |\n"
+
+
+def test_verify_fails_with_numbers_and_a_command_to_replay():
+    """A tolerance far below rounding makes honest results fail, which shows what a failure looks like."""
+    result = run("verify", "--feature", "causal", "--dtype", "fp32", "--tolerance", "0.001")
+    assert result.returncode == 1
+    assert "FAIL" in result.stdout and "allowed" in result.stdout
+    replay = re.search(r"again: tessera (verify .*)", result.stdout).group(1)
+    again = subprocess.run(f"{BINARY} {replay}", shell=True, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert again.stdout.count("again: ") == 1
+    report = json.loads(
+        run("verify", "--feature", "causal", "--dtype", "fp32", "--tolerance", "0.001", "--json").stdout
+    )
+    assert not report["ok"] and report["failed"] > 0
+
+
+def test_verify_interrupted():
+    process = start("verify", "--json")
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "tessera verify: interrupted" in errors
+    assert json.loads(output)["complete"] is False
