@@ -1,5 +1,7 @@
 // The C interface from C: the calls, their options, errors and their text, and struct versions.
 // Returns 0 when everything holds and prints what does not.
+#include <pthread.h>
+
 #include "capi_check.h"
 
 static void test_forward_and_backward(void) {
@@ -271,6 +273,21 @@ static void test_struct_versions(void) {
   tsr_plan_release(&newer_plan.known);
 }
 
+static void* fail_elsewhere(void* context) {
+  CHECK(strcmp(tsr_last_error(), "") == 0);  // this thread has not failed yet
+  CHECK_FAILS(tsr_alibi_slopes(-5, context), TSR_INVALID_ARGUMENT, "heads is -5");
+  return NULL;
+}
+
+static void test_error_text_is_per_thread(void) {
+  float slopes[1];
+  CHECK_FAILS(tsr_alibi_slopes(-3, slopes), TSR_INVALID_ARGUMENT, "heads is -3");
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, fail_elsewhere, slopes) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(strstr(tsr_last_error(), "heads is -3") != NULL);
+}
+
 int main(void) {
   CHECK(strcmp(tsr_last_error(), "") == 0);
   test_forward_and_backward();
@@ -279,6 +296,7 @@ int main(void) {
   test_packed();
   test_errors();
   test_struct_versions();
+  test_error_text_is_per_thread();
   if (failures == 0) printf("the calls of the C interface: all checks passed\n");
   return failures == 0 ? 0 : 1;
 }

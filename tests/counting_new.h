@@ -50,6 +50,7 @@ std::size_t size_of(std::align_val_t alignment) { return static_cast<std::size_t
 
 }  // namespace
 
+// NOLINTBEGIN(misc-definitions-in-headers): replacements may not be inline
 void* operator new(std::size_t n) { return take_or_throw(n, kPlain); }
 void* operator new[](std::size_t n) { return take_or_throw(n, kPlain); }
 void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return take(n, kPlain); }
@@ -74,3 +75,4 @@ void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give_bac
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give_back(p); }
 void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { give_back(p); }
 void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { give_back(p); }
+// NOLINTEND(misc-definitions-in-headers)

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "api/tensor_checks.h"
+#include "core/out_of_memory.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
@@ -123,9 +124,7 @@ void* first_element(const DLTensor& given, std::int64_t element_bytes, bool empt
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
-}  // namespace
-
-Tensor from_dlpack(const void* dl_tensor, TensorRole role) {
+Tensor import(const void* dl_tensor, TensorRole role) {
   const Ranks ranks = ranks_of(role);
   if (dl_tensor == nullptr) refuse("dl_tensor is null; it must point to a DLTensor");
   const DLTensor& given = *static_cast<const DLTensor*>(dl_tensor);
@@ -158,6 +157,12 @@ Tensor from_dlpack(const void* dl_tensor, TensorRole role) {
   }
   tensor.data = first_element(given, element_bytes, empty);
   return tensor;
+}
+
+}  // namespace
+
+Tensor from_dlpack(const void* dl_tensor, TensorRole role) {
+  return core::guarded([&] { return import(dl_tensor, role); });
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/band.h"
+#include "core/out_of_memory.h"
 #include "core/refuse.h"
 #include "core/text.h"
 
@@ -21,8 +22,10 @@ bool names_diagonal(const Mask& mask) {
 }
 
 std::string diagonal_text(const Mask& mask) {
-  if (mask.diagonal.has_value()) return concat("the explicit diagonal ", *mask.diagonal);
-  return mask.align == Align::top_left ? "Align::top_left" : "Align::bottom_right";
+  return core::guarded([&] {
+    if (mask.diagonal.has_value()) return concat("the explicit diagonal ", *mask.diagonal);
+    return std::string(mask.align == Align::top_left ? "Align::top_left" : "Align::bottom_right");
+  });
 }
 
 bool same_diagonal(const Mask& a, const Mask& b) {
