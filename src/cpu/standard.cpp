@@ -2,7 +2,7 @@
 // over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for the products:
 //
 //   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout  |  O = P V
-//   backward   S = scale Q K^T, dP = dO V^T  |  P = softmax(S), dS  |  d(bias)  |  softcap's derivative
+//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)  |  softcap's derivative
 //              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
 // Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
@@ -292,25 +292,32 @@ class Standard {
     });
   }
 
-  // S -> P (after dropout), dP -> dS of one row. P is normalised anew, as if forward had kept it: dividing
-  // by the sum is more exact than the LSE, whose rounding error grows with its size.
+  // S -> P (after dropout), dP -> dS of one row. P comes from the LSE and delta from the output that were
+  // given, not from the scores at hand: these may be a part of the row (a shard of a longer sequence).
   void score_gradient_row(const Head& head, std::int64_t i) {
     A* p = row(m_.p, head, i);
     A* ds = row(m_.ds, head, i);
-    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
-    if (softmax_row(head, i, cap).sum == 0) {  // saw nothing, or only scores of -inf
+    const A lse = *head.query_row<const A>(p_.lse, i);
+    if (lse == core::kMinusInfinity<A>) {  // saw nothing, or only scores of -inf
+      std::fill_n(p, head.s.k_length, A{0});
       std::fill_n(ds, head.s.k_length, A{0});
       return;
     }
+    const T* out = head.query_row<const T>(p_.out, i);
+    const T* grad_out = head.query_row<const T>(p_.grad_out, i);
     A delta = p_.has_grad_lse ? -*head.query_row<const A>(p_.grad_lse, i) : A{0};
-    keep_visible(head, i, ds, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = 0; c < p_.v_dim; ++c) {
+      delta += Element<T>::load(out[c]) * Element<T>::load(grad_out[c]);
+    }
+    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
+    keep_visible(head, i, ds, [](std::int64_t, std::int64_t) {});
+    keep_visible(head, i, p, [&](std::int64_t begin, std::int64_t end) {
+      finish_scores(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin);
       if (p_.dropout) apply_dropout(head, i, begin, end, ds + begin);
-      A sum = 0;
-      for (std::int64_t j = begin; j < end; ++j) sum += p[j] * ds[j];
-      delta += sum;
-    });
-    for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t j = begin; j < end; ++j) ds[j] = p[j] * (ds[j] - delta);
+      for (std::int64_t j = begin; j < end; ++j) {
+        p[j] = core::exp_relative(p[j], lse);
+        ds[j] = p[j] * (ds[j] - delta);
+      }
       if (p_.dropout) apply_dropout(head, i, begin, end, p + begin);
     });
   }
