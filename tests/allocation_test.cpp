@@ -33,7 +33,7 @@ class Failing {
 // after every call `is_right` must hold if it succeeded. Returns at how many allocations it failed.
 template <typename Call, typename Check>
 int fail_everywhere(const char* what, bool from_then_on, bool check_leaks, Call&& call, Check&& is_right) {
-  constexpr int kMany = 10'000;  // far above what any call does: stops a loop that would not end
+  static constexpr int kMany = 10'000;  // far above what any call does: stops a loop that would not end
   for (int n = 0; n < kMany; ++n) {
     const std::int64_t before = live_blocks;
     bool succeeded = false, out_of_memory = false, other = false;

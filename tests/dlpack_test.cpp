@@ -184,11 +184,11 @@ std::vector<Refusal> refusals() {
                    Strings{"dl_tensor.device.device_type is " + std::to_string(type) +
                            "; it must be 1 (CPU), 2 (CUDA)"}};
   };
-  auto shape = [](const char* name, std::vector<std::int64_t> sizes, Strings expected,
+  auto shape = [](const char* name, const std::vector<std::int64_t>& sizes, Strings expected,
                   TensorRole role = TensorRole::tokens) {
     return Refusal{name, [sizes](Foreign& f) { f.reshape(sizes); }, std::move(expected), role};
   };
-  auto strides = [](const char* name, std::vector<std::int64_t> distances, Strings expected) {
+  auto strides = [](const char* name, const std::vector<std::int64_t>& distances, Strings expected) {
     return Refusal{name,
                    [distances](Foreign& f) {
                      f.strides = distances;

@@ -15,7 +15,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 Cases lengths_cases() {
   Cases cases;
-  auto add = [&](const std::string& name, Act act, std::function<void(Call&)> spoil,
+  auto add = [&](const std::string& name, Act act, const std::function<void(Call&)>& spoil,
                  const std::vector<std::string>& expected) {
     auto packed = [spoil](Call& call) {
       call.pack();
@@ -96,7 +96,8 @@ Cases block_mask_cases() {
                    {"attention.mask.blocks is made for q_length 3; it must be at least 4"}});
 
   const BlockLayout layout{.q_length = 8, .k_length = 8, .block_q = 2, .block_k = 2};
-  auto add = [&](const std::string& name, std::function<void()> make, std::vector<std::string> expected) {
+  auto add = [&](const std::string& name, const std::function<void()>& make,
+                 std::vector<std::string> expected) {
     cases.push_back({name, Act::custom, [make](Call&) { make(); }, std::move(expected)});
   };
   auto add_layout = [&](const std::string& name, BlockLayout wrong, std::vector<std::string> expected) {
@@ -134,8 +135,8 @@ Cases block_mask_cases() {
       {"density is nan", "it must be in (0, 1]"});
   add("mask_density_2", [=] { (void)BlockMask::random(layout, 2); },
       {"density is 2", "it must be in (0, 1]"});
-  auto csr = [=](std::vector<std::int64_t> offsets, std::vector<std::int32_t> columns) {
-    return [=] { (void)BlockMask::from_csr(layout, offsets, columns); };
+  auto csr = [=](const std::vector<std::int64_t>& offsets, const std::vector<std::int32_t>& columns) {
+    return [layout, offsets, columns] { (void)BlockMask::from_csr(layout, offsets, columns); };
   };
   add("csr_offsets_short", csr({0, 0, 0}, {}), {"row_offsets has 3 entries; it must have 5"});
   add("csr_offsets_start", csr({1, 1, 1, 1, 1}, {0}), {"row_offsets[0] is 1; it must be 0"});

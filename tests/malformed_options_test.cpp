@@ -18,7 +18,7 @@ constexpr std::int64_t kFar = std::int64_t{1} << 48;
 using Cases = std::vector<Malformed>;
 
 // The same mistake in the description of a forward call, a backward call and a plan for shapes.
-void add_everywhere(Cases& cases, const std::string& name, std::function<void(Attention&)> spoil,
+void add_everywhere(Cases& cases, const std::string& name, const std::function<void(Attention&)>& spoil,
                     const std::vector<std::string>& expected) {
   auto spoil_call = [spoil](Call& call) { spoil(call.attention); };
   cases.push_back({"forward_" + name, Act::forward, spoil_call, expected});
@@ -28,10 +28,8 @@ void add_everywhere(Cases& cases, const std::string& name, std::function<void(At
 
 Cases description_cases() {
   Cases cases;
-  auto add = [&](const std::string& name, std::function<void(Attention&)> spoil,
-                 const std::vector<std::string>& expected) {
-    add_everywhere(cases, name, std::move(spoil), expected);
-  };
+  auto add = [&](const std::string& name, const std::function<void(Attention&)>& spoil,
+                 const std::vector<std::string>& expected) { add_everywhere(cases, name, spoil, expected); };
   add("scale_nan", [](Attention& a) { a.scale = kNaN; }, {"attention.scale is nan; it must be finite"});
   add("scale_inf", [](Attention& a) { a.scale = kInfinity; }, {"attention.scale is inf; it must be finite"});
   add("scale_minus_inf", [](Attention& a) { a.scale = -kInfinity; },
@@ -79,8 +77,8 @@ Cases description_cases() {
       {"attention.origin.head is 1099511627776;", "below 2^32"});
   add("alibi_stride_negative",
       [](Attention& a) {
-        static const float slopes[4] = {};
-        a.alibi = {slopes, -4};
+        static const float kSlopes[4] = {};
+        a.alibi = {kSlopes, -4};
       },
       {"attention.alibi.batch_stride is -4; it must not be negative"});
   return cases;
@@ -88,20 +86,20 @@ Cases description_cases() {
 
 Cases pointer_cases() {
   Cases cases;
-  static const float slopes[8] = {};
-  static const std::uint64_t state[4] = {};
+  static const float kSlopes[8] = {};
+  static const std::uint64_t kState[4] = {};
   auto off_by_one = [](const auto* pointer) {
     return reinterpret_cast<decltype(pointer)>(reinterpret_cast<const char*>(pointer) + 1);
   };
-  auto add = [&](const std::string& name, std::function<void(Call&)> spoil,
+  auto add = [&](const std::string& name, const std::function<void(Call&)>& spoil,
                  const std::vector<std::string>& expected) {
     cases.push_back({"forward_" + name, Act::forward, spoil, expected});
     cases.push_back({"backward_" + name, Act::backward, spoil, expected});
   };
-  add("slopes_misaligned", [=](Call& call) { call.attention.alibi.slopes = off_by_one(&slopes[0]); },
+  add("slopes_misaligned", [=](Call& call) { call.attention.alibi.slopes = off_by_one(&kSlopes[0]); },
       {"attention.alibi.slopes is 0x", "aligned to 4 bytes"});
   add("state_misaligned",
-      [=](Call& call) { call.attention.dropout = {.probability = 0.5, .state = off_by_one(&state[0])}; },
+      [=](Call& call) { call.attention.dropout = {.probability = 0.5, .state = off_by_one(&kState[0])}; },
       {"attention.dropout.state is 0x", "aligned to 8 bytes"});
   add("lengths_misaligned",
       [=](Call& call) {
@@ -188,7 +186,7 @@ class MisalignedMemory final : public Allocator {
 
 Cases execution_cases() {
   Cases cases;
-  auto add = [&](const std::string& name, bool planned, std::function<void(Call&)> spoil,
+  auto add = [&](const std::string& name, bool planned, const std::function<void(Call&)>& spoil,
                  const std::vector<std::string>& expected, ErrorCode code = ErrorCode::invalid_argument) {
     // With data: a kernel that needs no workspace would not look at it, and both CPU kernels need some here.
     cases.push_back(

@@ -63,11 +63,11 @@ std::string indexed(const std::string& name, const char* field, int i) {
 void add_own_defects(const Place& place, std::vector<Malformed>& cases) {
   const std::string name = place.name;
   const auto of = place.of;
-  auto add = [&](const std::string& defect, Act act, std::function<void(Tensor&)> spoil,
+  auto add = [&](const std::string& defect, Act act, const std::function<void(Tensor&)>& spoil,
                  std::vector<std::string> expected) {
     const std::string direction = place.act == Act::forward ? "forward_" : "backward_";
-    cases.push_back(
-        {direction + name + "_" + defect, act, [=](Call& call) { spoil(of(call)); }, std::move(expected)});
+    cases.push_back({direction + name + "_" + defect, act, [of, spoil](Call& call) { spoil(of(call)); },
+                     std::move(expected)});
   };
   const Act act = place.act, with_data = place.with_data();
 

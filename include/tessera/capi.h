@@ -28,6 +28,7 @@
 #ifndef TESSERA_CAPI_H
 #define TESSERA_CAPI_H
 
+// NOLINTBEGIN: this is C
 #include <stddef.h>
 #include <stdint.h>
 
@@ -570,4 +571,5 @@ TESSERA_API const char* tsr_direction_name(tsr_direction direction);
 }  // extern "C"
 #endif
 
+// NOLINTEND
 #endif  // TESSERA_CAPI_H

@@ -26,7 +26,7 @@ template <typename Make>
 tsr_status create(const tsr_block_layout* layout, tsr_block_mask** mask, Make&& make) noexcept {
   return guarded([&] {
     require(mask, "mask");
-    constexpr tsr_block_layout kInitial = TSR_BLOCK_LAYOUT_INIT;
+    static constexpr tsr_block_layout kInitial = TSR_BLOCK_LAYOUT_INIT;
     const tsr_block_layout l = read_versioned(layout, kInitial, "layout", "TSR_BLOCK_LAYOUT_INIT");
     const BlockLayout sizes{l.q_length, l.k_length, l.block_q, l.block_k, l.heads};
     *mask = std::make_unique<tsr_block_mask>(make(sizes)).release();

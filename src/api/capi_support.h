@@ -56,7 +56,7 @@ inline void check_struct_size(std::size_t size, std::size_t smallest, const char
                               const char* initialiser) {
   // Far above every struct here, and small enough that the search for unknown fields stays in what an
   // uninitialised size could make us read.
-  constexpr std::size_t kLargest = 4096;
+  static constexpr std::size_t kLargest = 4096;
   if (size >= smallest && size <= kLargest) return;
   refuse(argument, ".struct_size is ", size, "; it must be at least ", smallest, " and at most ", kLargest,
          ": set it with ", initialiser);

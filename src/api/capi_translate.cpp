@@ -51,7 +51,7 @@ static_assert(offsetof(tsr_kernel_info, reserved) + 4 == sizeof(tsr_kernel_info)
 }  // namespace
 
 Attention attention_from(const tsr_attention* given) {
-  constexpr tsr_attention kInitial = TSR_ATTENTION_INIT;
+  static constexpr tsr_attention kInitial = TSR_ATTENTION_INIT;
   const tsr_attention a = read_optional(given, kInitial, "attention", "TSR_ATTENTION_INIT");
   require_reserved(a.reserved, "attention.reserved");
   Attention attention;
@@ -91,7 +91,7 @@ Tensor tensor_from(const tsr_tensor* given, const char* argument) {
 }
 
 ForwardTensors tensors_from(const tsr_forward_tensors* given) {
-  constexpr tsr_forward_tensors kInitial = TSR_FORWARD_TENSORS_INIT;
+  static constexpr tsr_forward_tensors kInitial = TSR_FORWARD_TENSORS_INIT;
   const tsr_forward_tensors t = read_versioned(given, kInitial, "tensors", "TSR_FORWARD_TENSORS_INIT");
   return {.q = tensor_from(t.q, "q"),
           .k = tensor_from(t.k, "k"),
@@ -102,7 +102,7 @@ ForwardTensors tensors_from(const tsr_forward_tensors* given) {
 }
 
 BackwardTensors tensors_from(const tsr_backward_tensors* given) {
-  constexpr tsr_backward_tensors kInitial = TSR_BACKWARD_TENSORS_INIT;
+  static constexpr tsr_backward_tensors kInitial = TSR_BACKWARD_TENSORS_INIT;
   const tsr_backward_tensors t = read_versioned(given, kInitial, "tensors", "TSR_BACKWARD_TENSORS_INIT");
   return {.q = tensor_from(t.q, "q"),
           .k = tensor_from(t.k, "k"),
@@ -119,7 +119,7 @@ BackwardTensors tensors_from(const tsr_backward_tensors* given) {
 }
 
 Shapes shapes_from(const tsr_shapes* given) {
-  constexpr tsr_shapes kInitial = TSR_SHAPES_INIT;
+  static constexpr tsr_shapes kInitial = TSR_SHAPES_INIT;
   const tsr_shapes s = read_versioned(given, kInitial, "shapes", "TSR_SHAPES_INIT");
   require_reserved(s.reserved, "shapes.reserved");
   return {.batch = s.batch,
@@ -144,9 +144,9 @@ TensorRole role_from(tsr_role given) {
 }
 
 TranslatedExecution::TranslatedExecution(const tsr_execution* given) {
-  constexpr tsr_execution kInitial = TSR_EXECUTION_INIT;
-  constexpr tsr_executor kInitialExecutor = TSR_EXECUTOR_INIT;
-  constexpr tsr_allocator kInitialAllocator = TSR_ALLOCATOR_INIT;
+  static constexpr tsr_execution kInitial = TSR_EXECUTION_INIT;
+  static constexpr tsr_executor kInitialExecutor = TSR_EXECUTOR_INIT;
+  static constexpr tsr_allocator kInitialAllocator = TSR_ALLOCATOR_INIT;
   const tsr_execution e = read_optional(given, kInitial, "execution", "TSR_EXECUTION_INIT");
   require_reserved(e.reserved, "execution.reserved");
   execution_.threads = e.threads;

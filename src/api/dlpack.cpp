@@ -121,7 +121,7 @@ void* first_element(const DLTensor& given, std::int64_t element_bytes, bool empt
     refuse("dl_tensor.data + byte_offset is ", address, " (byte_offset ", given.byte_offset,
            "); it must be a multiple of the element size, ", size);
   }
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+  return static_cast<char*>(given.data) + given.byte_offset;
 }
 
 Tensor import(const void* dl_tensor, TensorRole role) {
@@ -149,7 +149,7 @@ Tensor import(const void* dl_tensor, TensorRole role) {
   std::int64_t contiguous = 1;
   bool empty = false;
   for (int i = given.ndim - 1; i >= 0; --i) {
-    const auto at = static_cast<std::size_t>(first + i);
+    const int at = first + i;
     tensor.shape[at] = given.shape[i];
     tensor.strides[at] = given.strides != nullptr ? given.strides[i] : contiguous;
     contiguous *= given.shape[i] > 0 ? given.shape[i] : 1;  // cannot overflow: check_shape took the product

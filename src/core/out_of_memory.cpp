@@ -5,8 +5,8 @@ namespace {
 
 // Copies share the text, so that throwing one takes nothing from the heap.
 const Error& prepared_error() {
-  static const Error error(ErrorCode::out_of_memory, "the host is out of memory");
-  return error;
+  static const Error kError(ErrorCode::out_of_memory, "the host is out of memory");
+  return kError;
 }
 
 [[maybe_unused]] const Error& prepared_at_load = prepared_error();
