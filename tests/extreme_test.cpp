@@ -58,9 +58,9 @@ Expected expect_extreme(const Case& problem) {
     expected.model_gradients = model_backward(wide.attention, wide.backward);
   }
   constexpr double kWorst = 8;  // rounding.h expects an eighth of the worst case
-  for (auto* values :
-       {&expected.rounding.out, &expected.rounding.lse, &expected.gradient_rounding.q,
-        &expected.gradient_rounding.k, &expected.gradient_rounding.v, &expected.gradient_rounding.bias}) {
+  reference::Rounding& rounding = expected.rounding;
+  for (auto* values : {&rounding.forward.out, &rounding.forward.lse, &rounding.gradients.q,
+                       &rounding.gradients.k, &rounding.gradients.v, &rounding.gradients.bias}) {
     scale(*values, kWorst);
   }
   return expected;

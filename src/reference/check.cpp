@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "reference/low_precision.h"
-#include "reference/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera::reference {
@@ -136,10 +135,9 @@ TensorError compare(const std::string& name, const Tensor& actual_tensor, std::s
 Expected expect(const Case& problem) {
   return {.exact = oracle_forward(problem.attention, problem.forward),
           .model = model_forward(problem.attention, problem.forward),
-          .rounding = rounding_forward(problem.attention, problem.forward),
           .exact_gradients = oracle_backward(problem.attention, problem.backward),
           .model_gradients = model_backward(problem.attention, problem.backward),
-          .gradient_rounding = rounding_backward(problem.attention, problem.backward)};
+          .rounding = expected_rounding(problem.attention, problem.backward)};
 }
 
 ForceKernel::ForceKernel(const std::string& kernel) {
@@ -177,11 +175,11 @@ Verdict judge(const Case& problem, const Expected& expected) {
     verdict.ok = false;
     verdict.message = error.tensor + ": " + error.reason;
   };
-  const Forward &exact = expected.exact, &model = expected.model, &rounding = expected.rounding;
+  const Forward &exact = expected.exact, &model = expected.model, &rounding = expected.rounding.forward;
   add("out", problem.forward.out, exact.out, model.out, kForwardFactor, rounding.out);
   add("lse", problem.forward.lse, exact.lse, model.lse, kForwardFactor, rounding.lse);
   const Gradients &gradients = expected.exact_gradients, &models = expected.model_gradients;
-  const Gradients& roundings = expected.gradient_rounding;
+  const Gradients& roundings = expected.rounding.gradients;
   const BackwardTensors& t = problem.backward;
   add("grad_q", t.grad_q, gradients.q, models.q, kGradientFactor, roundings.q);
   add("grad_k", t.grad_k, gradients.k, models.k, kGradientFactor, roundings.k);

@@ -9,6 +9,7 @@
 #include "reference/case.h"
 #include "reference/elements.h"
 #include "reference/oracle.h"
+#include "reference/rounding.h"
 #include "tessera/execution.h"
 #include "tessera/tensor.h"
 
@@ -43,8 +44,9 @@ TensorError compare(const std::string& name, const Tensor& actual, std::span<con
 
 // What a case should give: exactly, as the model of its type computes it, and what rounding may do to it.
 struct Expected {
-  Forward exact, model, rounding;
-  Gradients exact_gradients, model_gradients, gradient_rounding;
+  Forward exact, model;
+  Gradients exact_gradients, model_gradients;
+  Rounding rounding;
 };
 
 Expected expect(const Case& problem);

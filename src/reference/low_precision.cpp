@@ -142,11 +142,12 @@ class Model {
               .dropped = Matrix<A>(s.q_length, s.k_length),
               .lse = std::vector<A>(static_cast<std::size_t>(s.q_length))};
     Matrix<A> scores = multiply(dtype_, h.q, h.k, static_cast<A>(score_scale(attention_, q_)));
+    const DropoutFactors dropout(attention_, s, head);
     for (std::int64_t i = 0; i < s.q_length; ++i) {
       for (std::int64_t j = 0; j < s.k_length; ++j) adjust(s, head, i, j, scores, h.derivative);
       h.lse[i] = softmax_row(i, scores, h.probability);
       for (std::int64_t j = 0; j < s.k_length; ++j) {
-        const auto factor = static_cast<A>(dropout_factor(attention_, s, head, i, j));
+        const auto factor = static_cast<A>(dropout(i, j));
         h.dropped(i, j) = rounded(dtype_, h.probability(i, j) * factor);
       }
     }
@@ -215,9 +216,10 @@ class Model {
 
   void softmax_backward_row(const SequenceSpan& s, std::int64_t head, std::int64_t i, const Head<A>& h,
                             const Matrix<A>& grad_dropped, A grad_lse, Matrix<A>& grad_scores) {
+    const DropoutFactors dropout(attention_, s, head);
     A mean = 0;
     for (std::int64_t j = 0; j < s.k_length; ++j) {
-      const auto factor = static_cast<A>(dropout_factor(attention_, s, head, i, j));
+      const auto factor = static_cast<A>(dropout(i, j));
       grad_scores(i, j) = rounded(dtype_, grad_dropped(i, j) * factor);
       mean += h.probability(i, j) * grad_scores(i, j);
     }

@@ -1,6 +1,7 @@
 #include "reference/rounding.h"
 
 #include <cmath>
+#include <utility>
 
 #include "reference/elements.h"
 #include "reference/row.h"
@@ -73,11 +74,18 @@ void scale_all(std::vector<double>& values, double factor) {
   for (double& x : values) x *= factor;
 }
 
-class BackwardBound {
+// Adds up what one row of one head after the other contributes to every result's worst case.
+class WorstCase {
  public:
-  BackwardBound(const Inputs& in, const BackwardTensors& t) : in_(in), t_(t) {}
+  WorstCase(const Inputs& in, const BackwardTensors& t)
+      : in_(in),
+        t_(t),
+        out_shape_{t.q.shape[0], t.q.shape[1], t.q.shape[2], t.v.shape[3]},
+        lse_shape_{t.q.shape[0], t.q.shape[2], t.q.shape[1], 1},
+        bound_{{zeros(out_shape_), zeros(lse_shape_)},
+               {zeros(t.q.shape), zeros(t.k.shape), zeros(t.v.shape), zeros(t.bias.shape)}} {}
 
-  void add_row(const SequenceSpan& s, std::int64_t head, std::int64_t i, Gradients& bound) const {
+  void add_row(const SequenceSpan& s, std::int64_t head, std::int64_t i) {
     const Row row = row_of_scores(in_, s, head, i);
     if (!std::isfinite(row.lse)) return;
     const RowErrors errors = errors_of(in_, s, head, i, row);
@@ -86,6 +94,7 @@ class BackwardBound {
     const std::vector<double> q = token_row(in_.q, batch, token, head);
     const double grad_lse = t_.grad_lse.given() ? read(t_.grad_lse, batch, head, token, 0) : 0;
     const double scale = std::abs(score_scale(in_.attention, in_.q));
+    bound_.forward.lse[dense_index(lse_shape_, batch, head, token, 0)] = errors.lse;
 
     // dP, the size of the terms it sums, and the mean that softmax subtracts, with its error. The mean is
     // taken from `out`, which was rounded to its type when it was stored.
@@ -94,12 +103,16 @@ class BackwardBound {
     double mean = 0, mean_error = std::abs(grad_lse);
     for (std::int64_t j = 0; j < s.k_length; ++j) {
       if (!row.seen[j]) continue;
+      const double p = row.probability[j] * row.kept[j];
       read_row(in_.v, batch, s.k_begin + j, kv_head, v);
       grad[j] = row.kept[j] * dot(grad_out, v);
       size[j] = row.kept[j] * dot_of_sizes(grad_out, v);
       mean += row.probability[j] * grad[j];
       mean_error += row.probability[j] * errors.probability[j] * size[j];
-      for (std::size_t d = 0; d < out.size(); ++d) out[d] += row.probability[j] * row.kept[j] * v[d];
+      for (std::size_t d = 0; d < out.size(); ++d) out[d] += p * v[d];
+      add_sizes(dense_row(bound_.forward.out, out_shape_, batch, token, head), p * errors.probability[j], v);
+      add_sizes(dense_row(bound_.gradients.v, in_.v.shape, batch, s.k_begin + j, kv_head),
+                p * errors.probability[j], grad_out);
     }
     mean_error += kStoredOut * epsilon(in_.q.dtype) / epsilon(accumulator_of(in_.q.dtype)) *
                   dot_of_sizes(grad_out, out);
@@ -107,74 +120,51 @@ class BackwardBound {
     for (std::int64_t j = 0; j < s.k_length; ++j) {
       if (!row.seen[j]) continue;
       const double p = row.probability[j];
-      add_sizes(dense_row(bound.v, in_.v.shape, batch, s.k_begin + j, kv_head),
-                p * row.kept[j] * errors.probability[j], grad_out);
       const double difference = std::abs(grad[j] - mean + grad_lse);
       const double error = p * (errors.probability[j] * difference + size[j] + mean_error);
       if (in_.bias.given()) {
         const Extents at = bias_index(in_.bias, s, head, i, j);
-        bound.bias[dense_index(in_.bias.shape, at[0], at[1], at[2], at[3])] += error;
+        bound_.gradients.bias[dense_index(in_.bias.shape, at[0], at[1], at[2], at[3])] += error;
       }
       const double product_error =
           scale * (error * row.derivative[j] + p * difference * errors.derivative[j]);
       read_row(in_.k, batch, s.k_begin + j, kv_head, k);
-      add_sizes(dense_row(bound.q, in_.q.shape, batch, token, head), product_error, k);
-      add_sizes(dense_row(bound.k, in_.k.shape, batch, s.k_begin + j, kv_head), product_error, q);
+      add_sizes(dense_row(bound_.gradients.q, in_.q.shape, batch, token, head), product_error, k);
+      add_sizes(dense_row(bound_.gradients.k, in_.k.shape, batch, s.k_begin + j, kv_head), product_error, q);
     }
+  }
+
+  // The shares of it that are to be expected, as absolute errors.
+  Rounding expected() && {
+    const Shares shares = shares_of(in_.q.dtype);
+    const double unit = epsilon(accumulator_of(in_.q.dtype));
+    for (std::vector<double>* values : {&bound_.forward.out, &bound_.forward.lse, &bound_.gradients.v}) {
+      scale_all(*values, unit * shares.direct);
+    }
+    for (std::vector<double>* values : {&bound_.gradients.q, &bound_.gradients.k, &bound_.gradients.bias}) {
+      scale_all(*values, unit * shares.difference);
+    }
+    return std::move(bound_);
   }
 
  private:
   const Inputs& in_;
   const BackwardTensors& t_;
+  Extents out_shape_, lse_shape_;
+  Rounding bound_;
 };
-
-template <typename Visit>
-void for_each_row(const Inputs& in, Visit&& visit) {
-  for (const SequenceSpan& s : sequences(in.attention, in.q, in.k)) {
-    for (std::int64_t head = 0; head < in.q.shape[2]; ++head) {
-      for (std::int64_t i = 0; i < s.q_length; ++i) visit(s, head, i);
-    }
-  }
-}
 
 }  // namespace
 
-Forward rounding_forward(const Attention& attention, const ForwardTensors& t) {
+Rounding expected_rounding(const Attention& attention, const BackwardTensors& t) {
   const Inputs in{attention, t.q, t.k, t.v, t.bias};
-  const Extents out_shape{t.q.shape[0], t.q.shape[1], t.q.shape[2], t.v.shape[3]};
-  const Extents lse_shape{t.q.shape[0], t.q.shape[2], t.q.shape[1], 1};
-  Forward bound{zeros(out_shape), zeros(lse_shape)};
-  for_each_row(in, [&](const SequenceSpan& s, std::int64_t head, std::int64_t i) {
-    const Row row = row_of_scores(in, s, head, i);
-    if (!std::isfinite(row.lse)) return;
-    const RowErrors errors = errors_of(in, s, head, i, row);
-    bound.lse[dense_index(lse_shape, s.tensor_batch, head, s.q_begin + i, 0)] = errors.lse;
-    std::vector<double> v(static_cast<std::size_t>(t.v.shape[3]));
-    for (std::int64_t j = 0; j < s.k_length; ++j) {
-      if (!row.seen[j]) continue;
-      read_row(t.v, s.tensor_batch, s.k_begin + j, in.kv_head(head), v);
-      add_sizes(dense_row(bound.out, out_shape, s.tensor_batch, s.q_begin + i, head),
-                row.probability[j] * row.kept[j] * errors.probability[j], v);
+  WorstCase worst(in, t);
+  for (const SequenceSpan& s : sequences(attention, t.q, t.k)) {
+    for (std::int64_t head = 0; head < t.q.shape[2]; ++head) {
+      for (std::int64_t i = 0; i < s.q_length; ++i) worst.add_row(s, head, i);
     }
-  });
-  const double unit = epsilon(accumulator_of(t.q.dtype)) * shares_of(t.q.dtype).direct;
-  for (std::vector<double>* values : {&bound.out, &bound.lse}) scale_all(*values, unit);
-  return bound;
-}
-
-Gradients rounding_backward(const Attention& attention, const BackwardTensors& t) {
-  const Inputs in{attention, t.q, t.k, t.v, t.bias};
-  Gradients bound{zeros(t.q.shape), zeros(t.k.shape), zeros(t.v.shape), zeros(t.bias.shape)};
-  const BackwardBound rows(in, t);
-  for_each_row(
-      in, [&](const SequenceSpan& s, std::int64_t head, std::int64_t i) { rows.add_row(s, head, i, bound); });
-  const Shares shares = shares_of(t.q.dtype);
-  const double unit = epsilon(accumulator_of(t.q.dtype));
-  scale_all(bound.v, unit * shares.direct);
-  for (std::vector<double>* values : {&bound.q, &bound.k, &bound.bias}) {
-    scale_all(*values, unit * shares.difference);
   }
-  return bound;
+  return std::move(worst).expected();
 }
 
 }  // namespace tessera::reference

@@ -9,10 +9,12 @@
 
 namespace tessera::reference {
 
-// In the shapes of out and lse, as absolute errors.
-Forward rounding_forward(const Attention& attention, const ForwardTensors& tensors);
+// Absolute errors, in the shapes of the results.
+struct Rounding {
+  Forward forward;
+  Gradients gradients;
+};
 
-// In the shapes of the gradients, as absolute errors.
-Gradients rounding_backward(const Attention& attention, const BackwardTensors& tensors);
+Rounding expected_rounding(const Attention& attention, const BackwardTensors& tensors);
 
 }  // namespace tessera::reference

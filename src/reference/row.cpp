@@ -10,6 +10,7 @@ namespace {
 void fill_scores(const Inputs& in, const SequenceSpan& s, std::int64_t head, std::int64_t i, Row& row) {
   const double scale = score_scale(in.attention, in.q), cap = in.attention.softcap;
   const std::vector<double> q = token_row(in.q, s.tensor_batch, s.q_begin + i, head);
+  const DropoutFactors dropout(in.attention, s, head);
   std::vector<double> k(q.size());
   for (std::int64_t j = 0; j < s.k_length; ++j) {
     if (!visible(in.attention, s, head, i, j)) continue;
@@ -28,7 +29,7 @@ void fill_scores(const Inputs& in, const SequenceSpan& s, std::int64_t head, std
     }
     row.seen[j] = 1;
     row.score[j] = score;
-    row.kept[j] = dropout_factor(in.attention, s, head, i, j);
+    row.kept[j] = dropout(i, j);
   }
 }
 

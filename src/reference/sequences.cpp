@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "core/philox.h"
-
 namespace tessera::reference {
 namespace {
 
@@ -62,18 +60,21 @@ double alibi_bias(const Attention& attention, const SequenceSpan& sequence, std:
   return -slope * static_cast<double>(std::abs(i + sequence.band.diagonal - j));
 }
 
-double dropout_factor(const Attention& attention, const SequenceSpan& sequence, std::int64_t head,
-                      std::int64_t i, std::int64_t j) {
+DropoutFactors::DropoutFactors(const Attention& attention, const SequenceSpan& sequence, std::int64_t head)
+    : probability_(attention.dropout.probability),
+      first_row_(attention.origin.row),
+      first_column_(attention.origin.column) {
   const Dropout& dropout = attention.dropout;
-  if (dropout.probability == 0) return 1;
-  const Origin& origin = attention.origin;
   const std::uint64_t seed = dropout.state != nullptr ? dropout.state[0] : dropout.seed;
   const std::uint64_t offset = dropout.state != nullptr ? dropout.state[1] : dropout.offset;
-  const core::DropoutStream stream =
-      core::dropout_stream(seed, offset, origin.batch + sequence.index, origin.head + head);
-  const std::uint32_t bits = core::dropout_bits(stream, origin.row + i, origin.column + j);
-  const bool kept = bits >= core::dropout_threshold(dropout.probability);
-  return kept ? 1 / (1 - dropout.probability) : 0;
+  const Origin& origin = attention.origin;
+  stream_ = core::dropout_stream(seed, offset, origin.batch + sequence.index, origin.head + head);
+}
+
+double DropoutFactors::operator()(std::int64_t i, std::int64_t j) const {
+  if (probability_ == 0) return 1;
+  const std::uint32_t bits = core::dropout_bits(stream_, first_row_ + i, first_column_ + j);
+  return bits >= core::dropout_threshold(probability_) ? 1 / (1 - probability_) : 0;
 }
 
 Extents bias_index(const Tensor& bias, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,

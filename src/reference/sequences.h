@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/band.h"
+#include "core/philox.h"
 #include "tessera/attention.h"
 
 namespace tessera::reference {
@@ -29,9 +30,18 @@ bool visible(const Attention& attention, const SequenceSpan& sequence, std::int6
 double alibi_bias(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
                   std::int64_t j);
 
-// By what dropout multiplies the probability of (i, j): 0, or 1 / (1 - probability); 1 without dropout.
-double dropout_factor(const Attention& attention, const SequenceSpan& sequence, std::int64_t head,
-                      std::int64_t i, std::int64_t j);
+// By what dropout multiplies the probabilities of one head: for (i, j) 0, or 1 / (1 - probability); 1 without
+// dropout.
+class DropoutFactors {
+ public:
+  DropoutFactors(const Attention& attention, const SequenceSpan& sequence, std::int64_t head);
+  [[nodiscard]] double operator()(std::int64_t i, std::int64_t j) const;
+
+ private:
+  double probability_ = 0;
+  core::DropoutStream stream_{};
+  std::int64_t first_row_ = 0, first_column_ = 0;
+};
 
 // Where the bias of (i, j) stands in the bias tensor, whose sizes of 1 are broadcast.
 Extents bias_index(const Tensor& bias, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,

@@ -35,7 +35,7 @@ std::int64_t random_length(Dice& dice) {
     const auto edge = dice.one_of<std::int64_t>({1, 8, 16, 32, 48, 64, 96, 128});
     return std::max<std::int64_t>(1, edge + dice.between(-1, 1));
   }
-  return dice.between(1, 100);
+  return dice.between(1, 80);
 }
 
 std::int64_t random_dim(Dice& dice) {
@@ -93,10 +93,10 @@ CaseSpec random_spec(std::uint64_t seed) {
   Dice dice(seed);
   CaseSpec s{.name = "random", .feature = "random", .seed = seed};
   s.dtype = dice.one_of({DType::fp64, DType::fp32, DType::fp16, DType::bf16});
-  s.batch = dice.percent(2) ? 0 : dice.between(1, 3);
+  s.batch = dice.percent(2) ? 0 : dice.between(1, 2);
   s.q_length = random_length(dice);
   s.k_length = dice.percent(50) ? s.q_length : random_length(dice);
-  s.kv_heads = dice.between(1, 3);
+  s.kv_heads = dice.between(1, 2);
   s.q_heads = s.kv_heads * dice.between(1, 3);
   s.qk_dim = random_dim(dice);
   s.v_dim = dice.percent(70) ? s.qk_dim : random_dim(dice);
