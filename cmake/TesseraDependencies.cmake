@@ -15,21 +15,6 @@ find_package(Threads REQUIRED)
 find_path(TESSERA_DLPACK_INCLUDE_DIR dlpack/dlpack.h)
 mark_as_advanced(TESSERA_DLPACK_INCLUDE_DIR)
 
-# --- OpenBLAS -----------------------------------------------------------------------------------------
-set(TESSERA_OPENBLAS_ENABLED OFF)
-if(NOT TESSERA_OPENBLAS)
-  set(TESSERA_OPENBLAS_REASON "TESSERA_OPENBLAS=OFF")
-else()
-  find_package(TesseraOpenBLAS MODULE)
-  if(TesseraOpenBLAS_FOUND)
-    set(TESSERA_OPENBLAS_ENABLED ON)
-    set(TESSERA_OPENBLAS_REASON "${TESSERA_OPENBLAS_LIBRARY}")
-  else()
-    _tessera_require(OPENBLAS "neither libopenblas nor cblas.h was found (package libopenblas-serial-dev)")
-    set(TESSERA_OPENBLAS_REASON "libopenblas not found (package libopenblas-serial-dev)")
-  endif()
-endif()
-
 # --- CUDA ---------------------------------------------------------------------------------------------
 set(TESSERA_CUDA_ENABLED OFF)
 if(NOT TESSERA_CUDA)

@@ -4,6 +4,7 @@
 #include "build_config.h"
 #include "core/out_of_memory.h"
 #include "core/text.h"
+#include "cpu/blas.h"
 #include "cpu/machine.h"
 #include "cpu/thread_pool.h"
 #include "cuda/host/devices.h"
@@ -15,11 +16,13 @@ namespace tessera {
 std::string build_info() {
   return core::guarded([&] {
     auto part = [](bool present, const std::string& text) { return (present ? "yes, " : "no, ") + text; };
+    const std::string missing = cpu::blas_missing();
     const std::string sanitizers = TESSERA_SANITIZERS;
     return core::concat("version   ", version(), "\ncompiler  ", TESSERA_COMPILER, ", ", TESSERA_BUILD_TYPE,
                         sanitizers.empty() ? "" : ", sanitizers: " + sanitizers, "\nOpenBLAS  ",
-                        part(TESSERA_HAVE_OPENBLAS, TESSERA_OPENBLAS_REASON), "\nCUDA      ",
-                        part(TESSERA_HAVE_CUDA, TESSERA_CUDA_REASON), "; ", cuda::status(), "\n");
+                        part(missing.empty(), missing.empty() ? cpu::blas_description() : missing),
+                        "\nCUDA      ", part(TESSERA_HAVE_CUDA, TESSERA_CUDA_REASON), "; ", cuda::status(),
+                        "\n");
   });
 }
 

@@ -12,19 +12,20 @@ struct PhiloxBlock {
   std::uint32_t word[4];
 };
 
+inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr std::uint32_t kPhiloxWeyl0 = 0x9E3779B9, kPhiloxWeyl1 = 0xBB67AE85;
+
 // Ten rounds of Philox on a 128-bit counter with a 64-bit key.
 TESSERA_HD constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, std::uint32_t key0, std::uint32_t key1) {
-  constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-  constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = kMultiplier0 * counter.word[0];
-    const std::uint64_t product1 = kMultiplier1 * counter.word[2];
+    const std::uint64_t product0 = std::uint64_t{kPhiloxMultiplier0} * counter.word[0];
+    const std::uint64_t product1 = std::uint64_t{kPhiloxMultiplier1} * counter.word[2];
     counter = {{static_cast<std::uint32_t>(product1 >> 32) ^ counter.word[1] ^ key0,
                 static_cast<std::uint32_t>(product1),
                 static_cast<std::uint32_t>(product0 >> 32) ^ counter.word[3] ^ key1,
                 static_cast<std::uint32_t>(product0)}};
-    key0 += kWeyl0;
-    key1 += kWeyl1;
+    key0 += kPhiloxWeyl0;
+    key1 += kPhiloxWeyl1;
   }
   return counter;
 }

@@ -1,39 +1,37 @@
-// Matrix products by OpenBLAS for both accumulator types.
+// Matrix products by OpenBLAS, which is loaded when the first of them is wanted: only the baseline needs it,
+// so nobody else should have to install it or carry its threads.
 #pragma once
 
-#include <cblas.h>
-
 #include <cstdint>
-#include <mutex>
+#include <string>
 
 namespace tessera::cpu {
 
 enum class Transpose { no, yes };
 
-// Held during a call of a sequential OpenBLAS, which is not safe from several threads: its buffers are handed
-// out without a lock (measured with Debian's 0.3.21: 1 in 130 of concurrent products is wrong). The builds
-// with threads of their own lock by themselves.
-inline std::unique_lock<std::mutex> blas_lock() {
-  static std::mutex mutex;
-  static const bool sequential = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
-  return sequential ? std::unique_lock(mutex) : std::unique_lock<std::mutex>();
-}
+// Why OpenBLAS cannot be used here; empty: it can. Loads it.
+std::string blas_missing();
 
-// C (rows x columns) = alpha A B + beta C, row-major; sizes below 2^31 and above 0.
-template <typename T>
+// What was loaded, as in "OpenBLAS 0.3.21 ..."; empty: nothing. Loads it.
+std::string blas_description();
+
+// While one lives, every product runs in the thread that asks for it: parallelism is the caller's. OpenBLAS
+// keeps its thread count per process, so the last one to go restores it.
+class SingleThreadedBlas {
+ public:
+  SingleThreadedBlas();
+  SingleThreadedBlas(const SingleThreadedBlas&) = delete;
+  SingleThreadedBlas& operator=(const SingleThreadedBlas&) = delete;
+  ~SingleThreadedBlas();
+};
+
+// C (rows x columns) = alpha A B + beta C, row-major; sizes below 2^31 and above 0. Only when blas_missing()
+// is empty.
 void gemm(Transpose a_transposed, Transpose b_transposed, std::int64_t rows, std::int64_t columns,
-          std::int64_t depth, T alpha, const T* a, std::int64_t a_row, const T* b, std::int64_t b_row, T beta,
-          T* c, std::int64_t c_row) {
-  auto flag = [](Transpose transposed) { return transposed == Transpose::yes ? CblasTrans : CblasNoTrans; };
-  auto narrow = [](std::int64_t size) { return static_cast<blasint>(size); };
-  const std::unique_lock lock = blas_lock();
-  if constexpr (sizeof(T) == 8) {
-    cblas_dgemm(CblasRowMajor, flag(a_transposed), flag(b_transposed), narrow(rows), narrow(columns),
-                narrow(depth), alpha, a, narrow(a_row), b, narrow(b_row), beta, c, narrow(c_row));
-  } else {
-    cblas_sgemm(CblasRowMajor, flag(a_transposed), flag(b_transposed), narrow(rows), narrow(columns),
-                narrow(depth), alpha, a, narrow(a_row), b, narrow(b_row), beta, c, narrow(c_row));
-  }
-}
+          std::int64_t depth, float alpha, const float* a, std::int64_t a_row, const float* b,
+          std::int64_t b_row, float beta, float* c, std::int64_t c_row);
+void gemm(Transpose a_transposed, Transpose b_transposed, std::int64_t rows, std::int64_t columns,
+          std::int64_t depth, double alpha, const double* a, std::int64_t a_row, const double* b,
+          std::int64_t b_row, double beta, double* c, std::int64_t c_row);
 
 }  // namespace tessera::cpu

@@ -34,7 +34,6 @@ constexpr Kernel kKernels[] = {
         .details = nullptr,
         .run = flash2_backward,
     },
-#if TESSERA_HAVE_OPENBLAS
     {
         .name = "cpu.standard",
         .algorithm = Algorithm::standard,
@@ -59,7 +58,6 @@ constexpr Kernel kKernels[] = {
         .details = nullptr,
         .run = standard_backward,
     },
-#endif
 };
 
 }  // namespace

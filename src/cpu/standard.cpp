@@ -6,9 +6,7 @@
 //              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
 // Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
-// and the result is bitwise the same for any number of threads (OpenBLAS runs serially inside a task).
-#if TESSERA_HAVE_OPENBLAS
-
+// and the result is bitwise the same for any number of threads (inside a task OpenBLAS uses only its thread).
 #include "cpu/standard.h"
 
 #include <algorithm>
@@ -191,8 +189,7 @@ class Standard {
                              A* c) {
     if (rows == 0 || columns == 0) return;
     if (depth > 0 && finite(b, depth * columns)) {
-      gemm<A>(a_transposed, Transpose::no, rows, columns, depth, alpha, a, a_row, b, columns, beta, c,
-              columns);
+      gemm(a_transposed, Transpose::no, rows, columns, depth, alpha, a, a_row, b, columns, beta, c, columns);
       return;
     }
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -210,8 +207,8 @@ class Standard {
   void outer_product(A* matrix, const Head& head, const Tile& panel, std::int64_t depth, A alpha,
                      const A* rows, const A* columns) {
     if (head.s.k_length == 0) return;
-    gemm<A>(Transpose::no, Transpose::yes, panel.end - panel.begin, head.s.k_length, depth, alpha, rows,
-            depth, columns, depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
+    gemm(Transpose::no, Transpose::yes, panel.end - panel.begin, head.s.k_length, depth, alpha, rows, depth,
+         columns, depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
   }
 
   // ---- forward -----------------------------------------------------------------------------------------
@@ -414,6 +411,8 @@ class Standard {
 }  // namespace
 
 std::string standard_limits(const core::Problem& p) {
+  std::string missing = blas_missing();
+  if (!missing.empty()) return missing;
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest <= kMax) return {};
@@ -437,14 +436,14 @@ registry::Configuration standard_configuration(const core::Problem& p, int worke
 
 void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
                       const registry::Resources& resources) {
+  const SingleThreadedBlas single_threaded;
   core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).forward(); });
 }
 
 void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
                        const registry::Resources& resources) {
+  const SingleThreadedBlas single_threaded;
   core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).backward(); });
 }
 
 }  // namespace tessera::cpu
-
-#endif  // TESSERA_HAVE_OPENBLAS
