@@ -115,7 +115,7 @@ std::int64_t value_dim(const Point& point) { return point.v_dim > 0 ? point.v_di
 const std::vector<Property>& properties() {
   using P = const Point&;
   constexpr auto kNever = [](P) { return false; };
-  static const std::vector<Property> all = {
+  static const std::vector<Property> kAll = {
       {"batch", [](P p) { return fmt::format("{}", p.batch); }, kNever},
       {"seq", [](P p) { return fmt::format("{}", p.seq); }, kNever},
       {"seq_k", [](P p) { return fmt::format("{}", keys(p)); }, [](P p) { return keys(p) == p.seq; }},
@@ -134,7 +134,7 @@ const std::vector<Property>& properties() {
       {"threads", [](P p) { return p.threads > 0 ? fmt::format("{}", p.threads) : "all"; },
        [](P p) { return p.threads == 0; }},
   };
-  return all;
+  return kAll;
 }
 
 std::string to_string(const Point& point) {

@@ -9,7 +9,7 @@
 #include "tessera/attention.h"
 #include "tessera/plan.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's own name
 class App;
 }
 

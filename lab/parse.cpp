@@ -280,6 +280,7 @@ std::vector<BlockPreset> parse_block_masks(const std::string& option, const std:
     else items.push_back(part);
   }
   std::vector<BlockPreset> presets;
+  presets.reserve(items.size());
   for (const std::string& item : items) presets.push_back(parse_block_mask(option, item));
   return presets;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -51,9 +52,9 @@ nlohmann::ordered_json to_json(const Row& row) {
   auto sampled = [&](auto SampledError::*member) {
     return row.error ? Json((*row.error).*member) : Json(nullptr);
   };
-  static const std::string machine = machine_text();
+  static const std::string kMachine = machine_text();
   return {{"version", version()},
-          {"machine", machine},
+          {"machine", kMachine},
           {"device", to_string(row.device)},
           {"algorithm", tessera::name(row.algorithm)},
           {"kernel", planned(&Plan::kernel)},
@@ -173,7 +174,11 @@ RowTable::RowTable(const Sweep& sweep, const std::vector<Algorithm>& algorithms)
 
 void RowTable::build_table(const Sweep& sweep, const std::vector<Algorithm>& algorithms) {
   std::vector<Column> columns;
-  for (const Property& property : varying_) columns.push_back({property.name, 0, Justify::right});
+  for (const Property& property : varying_) {
+    const bool numbers =
+        std::isdigit(static_cast<unsigned char>(property.value(sweep.points.front())[0])) != 0;
+    columns.push_back({property.name, 0, numbers ? Justify::right : Justify::left});
+  }
   if (directions_vary_) columns.push_back({"direction", 8, Justify::left});
   columns.push_back({"algorithm", 0, Justify::left});
   columns.push_back({"median ms", 9});

@@ -77,9 +77,7 @@ void plan_rows(std::vector<Row>& rows, const Workload& workload, const Tensors& 
           static_cast<double>(row.tensor_bytes) + static_cast<double>(row.plan->workspace_bytes);
       if (needed > static_cast<double>(budget)) {
         fail(row, Status::out_of_memory,
-             fmt::format("needs {} (tensors {}, workspace {}), the budget is {}", bytes_text(needed),
-                         bytes_text(static_cast<double>(row.tensor_bytes)),
-                         bytes_text(static_cast<double>(row.plan->workspace_bytes)),
+             fmt::format("needs {}, the budget is {}", bytes_text(needed),
                          bytes_text(static_cast<double>(budget))));
       }
     } catch (...) {
@@ -199,6 +197,7 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     }
 
     std::vector<Contender> contenders;
+    contenders.reserve(rows.size());
     for (const Row& row : rows) {
       contenders.push_back(
           {[&tensors, &execution, backward_pass, attention = workload.attention(row.algorithm)] {

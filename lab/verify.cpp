@@ -108,8 +108,10 @@ int run_verify(const VerifyOptions& options) {
     std::string text = verification_table(verification, color) + "\n";
     if (!failures.empty()) text += failures + "\n";
     text +=
-        "\u2713 with the largest share of the allowed error that was used; allowed is 1.5 times the error\n"
-        "of a standard implementation in the same type going forward, 2 times for gradients, against fp64.\n";
+        "\u2713 and the largest share of the allowed error that was used. Allowed, against fp64: 1.5 times "
+        "the\n"
+        "error of a standard implementation in the same type, 2 times for gradients, and what rounding "
+        "costs.\n";
     text += colored(summary(verification, seconds), ok ? Color::green : Color::red, color);
     print(text);
   }
