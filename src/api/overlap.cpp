@@ -73,9 +73,9 @@ bool overlap(const Tensor& a, const Tensor& b) {
   const auto size_b = static_cast<std::int64_t>(size_of(b.dtype));
   Terms terms;
   for (int i = 0; i < 4; ++i) {
-    const std::int64_t stride_a = i == 3 ? 1 : a.strides[i], stride_b = i == 3 ? 1 : b.strides[i];
-    terms.add(stride_a * size_a, 0, a.shape[i] - 1);
-    terms.add(stride_b * size_b, -(b.shape[i] - 1), 0);
+    // The stride of a size of 1 means nothing: it may be anything, also a number whose bytes do not fit.
+    if (a.shape[i] > 1) terms.add((i == 3 ? 1 : a.strides[i]) * size_a, 0, a.shape[i] - 1);
+    if (b.shape[i] > 1) terms.add((i == 3 ? 1 : b.strides[i]) * size_b, -(b.shape[i] - 1), 0);
   }
   terms.add(1, -(size_b - 1), size_a - 1);  // any byte of one element against any byte of the other
   std::sort(terms.term.begin(), terms.term.begin() + terms.count,
