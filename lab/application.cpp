@@ -25,6 +25,8 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(26); }
 
+  std::string make_footer(const CLI::App* /*app*/) const override { return {}; }
+
   std::string make_usage(const CLI::App* app, std::string name) const override {
     const bool top = app->get_parent() == nullptr;
     return fmt::format("\nUsage: {} {}\n", top ? "tessera" : name, top ? "COMMAND [OPTIONS]" : "[OPTIONS]");
@@ -49,10 +51,13 @@ std::vector<std::string> subcommand_names(const CLI::App& application) {
   return names;
 }
 
-// CLI11 leaves two blank lines between groups of options; one will do.
-std::string spaced(std::string help) {
-  for (std::size_t at = 0; (at = help.find("\n\n\n", at)) != std::string::npos;) help.erase(at, 1);
-  return help;
+// The whole help text. One blank line between groups, where some versions of CLI11 leave two, and the footer as
+// it was written, where newer ones would fill its lines into paragraphs.
+std::string help_text(const CLI::App& command) {
+  std::string text = command.help(command.get_parent() == nullptr ? "" : "tessera");
+  for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text + "\n\n" + command.get_footer() + "\n";
 }
 
 // What was typed and nobody knows: names it and what may have been meant.
@@ -116,7 +121,7 @@ int run_application(int argc, const char* const* argv) {
     return action();
   } catch (const CLI::CallForHelp&) {
     const auto chosen = application.get_subcommands();
-    print(spaced(chosen.empty() ? application.help() : chosen.front()->help("tessera")));
+    print(help_text(chosen.empty() ? application : *chosen.front()));
     return 0;
   } catch (const CLI::CallForVersion& request) {
     print(std::string(request.what()) + "\n");
