@@ -80,9 +80,14 @@ struct Tensor {
   [[nodiscard]] constexpr bool given() const noexcept { return data != nullptr || shape != Extents{}; }
 };
 
-/// The strides of a tensor of this shape without gaps, the last dimension innermost.
+/// The strides of a tensor of this shape without gaps, the last dimension innermost. Strides too large for 64
+/// bits become the largest number; a call with such a tensor is refused.
 constexpr Extents contiguous_strides(const Extents& shape) noexcept {
-  return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
+  Extents strides{1, 1, 1, 1};
+  for (std::size_t i = 3; i > 0; --i) {
+    if (__builtin_mul_overflow(strides[i], shape[i], &strides[i - 1])) strides[i - 1] = INT64_MAX;
+  }
+  return strides;
 }
 
 /// A view of memory without gaps, the last dimension innermost.

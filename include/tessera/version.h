@@ -6,6 +6,8 @@
 #define TESSERA_VERSION_MINOR 1
 #define TESSERA_VERSION_PATCH 0
 
+#ifdef __cplusplus
+
 #include "tessera/export.h"
 
 namespace tessera {
@@ -14,3 +16,5 @@ namespace tessera {
 TESSERA_API const char* version() noexcept;
 
 }  // namespace tessera
+
+#endif

@@ -401,15 +401,8 @@ ForwardTensors forward_tensors(const Attention& attention, const Shapes& shapes,
                  __builtin_mul_overflow(count, shapes.k_length, &k_tokens))) {
     refuse("attention.mask.lengths.count is ", count, "; the packed length must fit in 63 bits");
   }
-  // Strides of absurd sizes wrap here; check_span then refuses the tensor by its sizes.
   auto make = [&](DType dtype, const Extents& shape) {
-    Tensor result{nullptr, dtype, shape, {}, device, false};
-    std::int64_t stride = 1;
-    for (int i = 3; i >= 0; --i) {
-      result.strides[i] = stride;
-      if (__builtin_mul_overflow(stride, std::max<std::int64_t>(shape[i], 1), &stride)) stride = INT64_MAX;
-    }
-    return result;
+    return tensor(static_cast<void*>(nullptr), dtype, shape, device);
   };
   ForwardTensors t;
   t.q = make(shapes.dtype, {batch, q_tokens, shapes.q_heads, shapes.qk_dim});
