@@ -3,11 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tessera/plan.h"
+
+namespace tessera {
+
+// How GoogleTest prints a type in messages.
+inline void PrintTo(DType dtype, std::ostream* stream) { *stream << name(dtype); }
+
+}  // namespace tessera
 
 namespace tessera::test {
 
