@@ -64,6 +64,9 @@ std::string verification_table(const Verification& verification, bool color);
 std::string verification_markdown(const Verification& verification);
 nlohmann::ordered_json verification_json(const Verification& verification);
 
+// Which kernel does not support what, each reason once.
+std::string unsupported_list(const Verification& verification);
+
 // What failed, with numbers and the command that runs it again.
 std::string failure_list(const Verification& verification, double tolerance);
 

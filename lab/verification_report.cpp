@@ -174,15 +174,28 @@ nlohmann::ordered_json verification_json(const Verification& verification) {
                      {"seconds", result.seconds},
                      {"tensors", tensors}});
   }
+  const int passed = verification.count(Outcome::passed);
   const int failed = verification.count(Outcome::failed);
   return {{"version", version()},
           {"machine", machine_text()},
-          {"ok", failed == 0 && verification.complete},
+          {"ok", failed == 0 && passed > 0 && verification.complete},
           {"complete", verification.complete},
-          {"passed", verification.count(Outcome::passed)},
+          {"passed", passed},
           {"failed", failed},
           {"unsupported", verification.count(Outcome::unsupported)},
           {"cases", cases}};
+}
+
+std::string unsupported_list(const Verification& verification) {
+  std::vector<std::string> lines;
+  for (const CaseResult& result : verification.results) {
+    if (result.outcome != Outcome::unsupported) continue;
+    std::string line = fmt::format("- {}: {}", result.kernel, result.reason);
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
+  }
+  std::string text;
+  for (const std::string& line : lines) text += wrap(line, kWidestLine, 2) + "\n";
+  return text;
 }
 
 std::string failure_list(const Verification& verification, double tolerance) {

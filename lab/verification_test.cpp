@@ -21,12 +21,18 @@ CaseResult result(const std::string& kernel, DType dtype, const std::string& fea
   return made;
 }
 
+CaseResult unsupported(const std::string& kernel, DType dtype, const std::string& feature) {
+  CaseResult made = result(kernel, dtype, feature, Outcome::unsupported, 0);
+  made.reason = "lacks bias";
+  return made;
+}
+
 Verification example() {
   return {.results = {result("cpu.a", DType::fp32, "causal", Outcome::passed, 0.25),
                       result("cpu.b", DType::fp32, "causal", Outcome::failed, 3),
                       result("cpu.a", DType::fp32, "causal", Outcome::passed, 0.5),
                       result("cpu.a", DType::bf16, "causal", Outcome::passed, 0.75),
-                      result("cpu.a", DType::bf16, "bias", Outcome::unsupported, 0)}};
+                      unsupported("cpu.a", DType::bf16, "bias"), unsupported("cpu.a", DType::bf16, "bias")}};
 }
 
 TEST(Verification, TableShowsTheWorstCaseOfEachFeature) {
@@ -75,8 +81,12 @@ TEST(Verification, JsonCounts) {
   EXPECT_EQ(json["ok"], false);
   EXPECT_EQ(json["passed"], 3);
   EXPECT_EQ(json["failed"], 1);
-  EXPECT_EQ(json["unsupported"], 1);
-  EXPECT_EQ(json["cases"].size(), 5U);
+  EXPECT_EQ(json["unsupported"], 2);
+  EXPECT_EQ(json["cases"].size(), 6U);
+}
+
+TEST(Verification, ReasonsForWhatIsNotSupportedAppearOnce) {
+  EXPECT_EQ(unsupported_list(example()), "- cpu.a: lacks bias\n");
 }
 
 TEST(Verification, ToleranceScalesWhatIsAllowed) {

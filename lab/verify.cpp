@@ -97,7 +97,8 @@ int run_verify(const VerifyOptions& options) {
     });
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const bool ok = verification.count(Outcome::failed) == 0;
+  // Checks that could not be made are no success.
+  const bool ok = verification.count(Outcome::failed) == 0 && verification.count(Outcome::passed) > 0;
   if (options.json) {
     print(verification_json(verification).dump(2) + "\n");
   } else if (options.markdown) {
@@ -107,6 +108,7 @@ int run_verify(const VerifyOptions& options) {
     const std::string failures = failure_list(verification, chosen.tolerance);
     std::string text = verification_table(verification, color) + "\n";
     if (!failures.empty()) text += failures + "\n";
+    text += unsupported_list(verification);
     text +=
         "\u2713 and the largest share of the allowed error that was used. Allowed, against fp64: 1.5 times "
         "the\n"
@@ -151,7 +153,8 @@ void add_verify(CLI::App& application, Action& action) {
   command->add_flag("--markdown", options->markdown, "Print the support table as Markdown instead")
       ->group("Output");
   command->footer(
-      "Exit code 0: everything passed; 1: something failed, listed with the command that runs it again.\n\n"
+      "Exit code 0: everything passed; 1: something failed (listed with the command that runs it again), or\n"
+      "nothing could be checked.\n\n"
       "Examples:\n"
       "  tessera verify\n"
       "  tessera verify --dtype bf16 --feature causal,window\n"
