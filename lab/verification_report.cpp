@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "lab/machine.h"
 #include "lab/table.h"
@@ -15,6 +16,7 @@ namespace tessera::lab {
 namespace {
 
 constexpr std::size_t kCellWidth = 7;
+constexpr std::size_t kGap = 2;
 
 // What became of a feature with one kernel in one type.
 struct Cell {
@@ -26,6 +28,7 @@ struct Cell {
 struct Lane {
   std::string kernel;
   DType dtype;
+  std::size_t width = kCellWidth;
   friend bool operator==(const Lane&, const Lane&) = default;
 };
 
@@ -60,7 +63,8 @@ std::vector<std::string> features_of(const Verification& verification) {
 Cell cell(const Verification& verification, const std::string& feature, const Lane& lane) {
   Cell sum;
   for (const CaseResult& result : verification.results) {
-    if (result.spec.feature != feature || Lane{result.kernel, result.spec.dtype} != lane) continue;
+    if (result.spec.feature != feature || result.kernel != lane.kernel || result.spec.dtype != lane.dtype)
+      continue;
     if (result.outcome == Outcome::passed) ++sum.passed;
     if (result.outcome == Outcome::failed) ++sum.failed;
     if (result.outcome == Outcome::unsupported) ++sum.unsupported;
@@ -69,25 +73,42 @@ Cell cell(const Verification& verification, const std::string& feature, const La
   return sum;
 }
 
-std::string cell_text(const Cell& c, bool color) {
-  if (c.failed > 0) return colored(pad("FAIL", kCellWidth, Justify::left), Color::red, color);
-  if (c.passed == 0) return pad(c.unsupported > 0 ? "-" : "", kCellWidth, Justify::left);
+std::string cell_text(const Cell& c, std::size_t width, bool color) {
+  if (c.failed > 0) return colored(pad("FAIL", width, Justify::left), Color::red, color);
+  if (c.passed == 0) return pad(c.unsupported > 0 ? "-" : "", width, Justify::left);
   return colored("\u2713", Color::green, color) +
-         pad(fmt::format(" {:.2f}", c.worst), kCellWidth - 1, Justify::left);
+         pad(fmt::format(" {:.2f}", c.worst), width - 1, Justify::left);
+}
+
+// The lanes that share a line, beginning with the first of `rest`: wide enough for the kernels' names above
+// them, and as many as fit.
+std::vector<Lane> next_group(std::span<const Lane> rest, std::size_t label_width) {
+  std::vector<Lane> group;
+  for (std::size_t total = label_width; group.size() < rest.size();) {
+    Lane lane = rest[group.size()];
+    // A name reaches over the lanes of its kernel; the first one makes up for what they lack together.
+    const bool first = group.empty() || group.back().kernel != lane.kernel;
+    const auto lanes_of_kernel = static_cast<std::size_t>(std::count_if(
+        rest.begin(), rest.end(), [&](const Lane& other) { return other.kernel == lane.kernel; }));
+    const std::size_t reach = lanes_of_kernel * (kCellWidth + kGap) - kGap;
+    const std::size_t name_width = display_width(lane.kernel);
+    if (first && name_width > reach) lane.width += name_width - reach;
+    total += kGap + lane.width;
+    if (!group.empty() && total > kWidestLine) break;
+    group.push_back(lane);
+  }
+  return group;
 }
 
 // The kernels' names above the types they were run with.
 std::string kernel_line(const std::vector<Lane>& group, std::size_t label_width) {
-  std::string line(label_width, ' ');
+  std::string line;
   std::string previous;
-  std::size_t cells = label_width;
+  std::size_t column = label_width;
   for (const Lane& lane : group) {
-    if (lane.kernel != previous) {
-      if (display_width(line) < cells) line += std::string(cells - display_width(line), ' ');
-      line += "  " + lane.kernel;
-      previous = lane.kernel;
-    }
-    cells += 2 + kCellWidth;
+    if (lane.kernel != previous) line = pad(line, column + kGap, Justify::left) + lane.kernel;
+    previous = lane.kernel;
+    column += kGap + lane.width;
   }
   return line + "\n";
 }
@@ -111,20 +132,20 @@ std::string verification_table(const Verification& verification, bool color) {
   const std::vector<Lane> all = lanes(verification);
   std::size_t label_width = 7;
   for (const std::string& feature : features) label_width = std::max(label_width, display_width(feature));
-  const std::size_t per_table = std::max<std::size_t>(1, (kWidestLine - label_width) / (kCellWidth + 2));
 
   std::string text;
-  for (std::size_t begin = 0; begin < all.size(); begin += per_table) {
-    const std::size_t end = std::min(all.size(), begin + per_table);
-    const std::vector<Lane> group(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                                  all.begin() + static_cast<std::ptrdiff_t>(end));
+  for (std::span<const Lane> rest = all; !rest.empty();) {
+    const std::vector<Lane> group = next_group(rest, label_width);
+    rest = rest.subspan(group.size());
     std::vector<Column> columns = {{"feature", label_width, Justify::left}};
-    for (const Lane& lane : group) columns.push_back({name(lane.dtype), kCellWidth, Justify::left});
+    for (const Lane& lane : group) columns.push_back({name(lane.dtype), lane.width, Justify::left});
     const Table table(columns);
     text += (text.empty() ? "" : "\n") + kernel_line(group, label_width) + table.header();
     for (const std::string& feature : features) {
       std::vector<std::string> cells = {feature};
-      for (const Lane& lane : group) cells.push_back(cell_text(cell(verification, feature, lane), color));
+      for (const Lane& lane : group) {
+        cells.push_back(cell_text(cell(verification, feature, lane), lane.width, color));
+      }
       text += table.row(cells);
     }
   }

@@ -45,6 +45,15 @@ TEST(Verification, TableShowsTheWorstCaseOfEachFeature) {
             "bias              -\n");
 }
 
+TEST(Verification, LongNamesOfKernelsWidenTheirColumns) {
+  const Verification two = {.results = {result("cpu.long_name", DType::fp32, "bias", Outcome::passed, 0.5),
+                                        result("cpu.b", DType::fp32, "bias", Outcome::passed, 0.25)}};
+  const auto lines = split(verification_table(two, false), '\n');
+  EXPECT_EQ(lines[0], "cpu.long_name  cpu.b");  // split trims blanks
+  EXPECT_EQ(lines[1], "feature  fp32           fp32");
+  EXPECT_EQ(lines[3], "bias     \u2713 0.50         \u2713 0.25");
+}
+
 TEST(Verification, TableIsCutIntoPartsThatFit) {
   Verification wide;
   for (int kernel = 0; kernel < 9; ++kernel) {
