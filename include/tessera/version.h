@@ -2,8 +2,11 @@
 /// The version of the library: the one place that states it. The build reads it from here.
 #pragma once
 
+/// The first number of the version: changes with incompatible interfaces.
 #define TESSERA_VERSION_MAJOR 0
+/// The second number: new features; before 1.0 also incompatible changes.
 #define TESSERA_VERSION_MINOR 1
+/// The third number: corrections only.
 #define TESSERA_VERSION_PATCH 0
 
 #ifdef __cplusplus
