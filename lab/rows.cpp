@@ -11,7 +11,6 @@
 #include "lab/machine.h"
 #include "lab/terminal.h"
 #include "lab/units.h"
-#include "lab/workload.h"
 #include "tessera/version.h"
 
 namespace tessera::lab {
