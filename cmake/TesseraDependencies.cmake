@@ -15,6 +15,13 @@ find_package(Threads REQUIRED)
 find_path(TESSERA_DLPACK_INCLUDE_DIR dlpack/dlpack.h)
 mark_as_advanced(TESSERA_DLPACK_INCLUDE_DIR)
 
+# --- Highway: vectors in the CPU kernels; headers only ------------------------------------------------
+find_path(TESSERA_HIGHWAY_INCLUDE_DIR hwy/highway.h)
+mark_as_advanced(TESSERA_HIGHWAY_INCLUDE_DIR)
+if(NOT TESSERA_HIGHWAY_INCLUDE_DIR)
+  message(FATAL_ERROR "Google Highway (hwy/highway.h) was not found. Run `tools/setup run` (package libhwy-dev).")
+endif()
+
 # --- CUDA ---------------------------------------------------------------------------------------------
 set(TESSERA_CUDA_ENABLED OFF)
 if(NOT TESSERA_CUDA)

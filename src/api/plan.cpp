@@ -1,6 +1,7 @@
 // Plans: the decision of a call as data.
 #include "tessera/plan.h"
 
+#include <algorithm>
 #include <locale>
 #include <ostream>
 #include <sstream>
@@ -100,8 +101,11 @@ std::string to_string(const Plan& plan) {
          << "floating point    " << plan.flops / 1e9 << " GFLOP\n"
          << "memory traffic    " << plan.traffic_bytes / 1e6 << " MB predicted, " << plan.minimum_bytes / 1e6
          << " MB at least, " << plan.standard_traffic_bytes / 1e6 << " MB for standard\n";
-    std::istringstream details(plan.details);
-    for (std::string line; std::getline(details, line);) text << "                  " << line << "\n";
+    for (std::size_t at = 0; at < plan.details.size();) {
+      const std::size_t end = std::min(plan.details.find('\n', at), plan.details.size());
+      text << "                  " << plan.details.substr(at, end - at) << "\n";
+      at = end + 1;
+    }
     for (const Rejection& rejection : plan.rejected) {
       text << "not " << rejection.kernel << ": " << rejection.reason << "\n";
     }

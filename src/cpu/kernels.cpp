@@ -19,7 +19,7 @@ constexpr Kernel kKernels[] = {
         .features = Features::all(),
         .limits = nullptr,
         .configure = flash2_forward_configuration,
-        .details = nullptr,
+        .details = flash2_forward_details,
         .run = flash2_forward,
     },
     {
@@ -31,7 +31,7 @@ constexpr Kernel kKernels[] = {
         .features = Features::all(),
         .limits = nullptr,
         .configure = flash2_backward_configuration,
-        .details = nullptr,
+        .details = flash2_backward_details,
         .run = flash2_backward,
     },
     {

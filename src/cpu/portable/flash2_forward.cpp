@@ -1,4 +1,4 @@
-// cpu.flash2, forward. Queries outside: a task is one tile of queries of one head; it walks over the tiles of
+// cpu.flash2, forward, in portable C++ for CPUs without a vector instruction set that we use. Queries outside: a task is one tile of queries of one head; it walks over the tiles of
 // keys that they see and keeps maximum, sum and output of each row at hand until the end.
 //
 //   for each tile of keys:   issue_qk -> (softcap, bias, ALiBi) -> apply_mask -> online_softmax -> rescale
@@ -9,12 +9,12 @@
 // the tensors: the tiles of each worker, independent of both sequence lengths.
 #include "core/schedule.h"
 #include "cpu/arena.h"
-#include "cpu/flash2.h"
 #include "cpu/head.h"
 #include "cpu/parallel.h"
-#include "cpu/small_gemm.h"
+#include "cpu/portable/flash2.h"
+#include "cpu/portable/small_gemm.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu::portable {
 namespace {
 
 using core::RowStatistics;
@@ -173,4 +173,4 @@ void flash2_forward(const core::Problem& p, const registry::Configuration& confi
   });
 }
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu::portable

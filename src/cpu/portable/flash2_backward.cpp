@@ -13,12 +13,12 @@
 
 #include "core/schedule.h"
 #include "cpu/arena.h"
-#include "cpu/flash2.h"
 #include "cpu/head.h"
 #include "cpu/parallel.h"
-#include "cpu/small_gemm.h"
+#include "cpu/portable/flash2.h"
+#include "cpu/portable/small_gemm.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu::portable {
 namespace {
 
 using core::Tile;
@@ -365,4 +365,4 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& conf
   core::with_type(p.dtype, [&]<typename T>() { Backward<T>(p, configuration, resources).run(); });
 }
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu::portable

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace tessera::cpu {
+namespace tessera::cpu::portable {
 
 // A matrix in memory: element (r, c) is data[r * row + c * column].
 template <typename T>
@@ -69,4 +69,4 @@ void accumulate_product(std::int64_t rows, std::int64_t columns, std::int64_t de
   if (x < columns) block_column(rows, columns - x, depth, a, b + x, b_row, c + x, c_row);
 }
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu::portable

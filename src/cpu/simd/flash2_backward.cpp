@@ -1,0 +1,580 @@
+// cpu.flash2, backward, for every vector instruction set: the five products of a tile from natural layouts.
+//
+//   S^T = K Q^T,  dP^T = V dO^T          rows of queries in lanes, scalars of K and V broadcast
+//   P^T = exp(S^T - LSE),  dS^T = P^T o (dropout(dP^T) - delta)
+//   dQ^T += K^T dS^T                     rows of queries in lanes
+//   dV += P^T dO,  dK += dS^T Q          head_dim in lanes, scalars of P^T and dS^T broadcast
+//
+// so that only Q and dO are transposed, once per tile of queries, and dQ^T back. A task owns a range of keys of
+// one key/value head: it keeps their dK and dV while it walks over the tiles of queries of every head of the
+// group. Where there are few heads their keys are split, always in the same way: partial dQ are then summed in
+// a fixed order, and no result depends on the number of threads.
+//
+// Traffic: K, V, dK, dV of the range once per tile of queries, from the cache where they fit; Q, dO, O, dQ once
+// per split. Memory per worker: the tiles, dK and dV of a range, and copies of its K and V where their rows are
+// not contiguous accumulators.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/simd/flash2_backward.cpp"  // NOLINT(build/include)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "cpu/arena.h"
+#include "cpu/head.h"
+#include "cpu/simd/flash2_backward.h"
+#include "cpu/simd/product-inl.h"
+#include "cpu/simd/scores-inl.h"
+
+#if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu::HWY_NAMESPACE {
+
+// Queries per tile: two register blocks of vectors.
+template <typename A>
+inline constexpr std::int64_t kBackwardRows = 2 * kVectors* static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
+
+// A head_dim in whole vectors.
+template <typename A>
+constexpr std::int64_t padded(std::int64_t dim) {
+  return (dim + lanes<A>() - 1) / lanes<A>() * lanes<A>();
+}
+
+// The memory of one worker.
+template <typename A>
+struct BackwardScratch {
+  A* q;                  // tile rows x padded d_qk, scaled
+  A* grad_out;           // tile rows x padded d_v
+  A* q_t;                // d_qk x tile rows
+  A* grad_out_t;         // d_v x tile rows
+  A* grad_q_t;           // d_qk x tile rows
+  A *lse, *delta;        // per row
+  A *p, *ds;             // block_k x tile rows
+  A *keep, *cap, *bias;  // likewise, with dropout, softcap, a bias
+  A* bias_row;           // one square of rows of the bias
+  A *k, *v;              // the range of keys, when copied
+  A *grad_k, *grad_v;    // the range of keys x padded head_dim
+
+  BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan) {
+    constexpr std::int64_t kRowsPerTile = kBackwardRows<A>;
+    const std::int64_t block = plan.block_k * kRowsPerTile;
+    q = arena.take<A>(kRowsPerTile * padded<A>(problem.qk_dim));
+    grad_out = arena.take<A>(kRowsPerTile * padded<A>(problem.v_dim));
+    q_t = arena.take<A>(problem.qk_dim * kRowsPerTile);
+    grad_out_t = arena.take<A>(problem.v_dim * kRowsPerTile);
+    grad_q_t = arena.take<A>(problem.qk_dim * kRowsPerTile);
+    lse = arena.take<A>(kRowsPerTile);
+    delta = arena.take<A>(kRowsPerTile);
+    p = arena.take<A>(block);
+    ds = arena.take<A>(block);
+    keep = arena.take<A>(problem.dropout ? block : 0);
+    cap = arena.take<A>(problem.softcap != 0 ? block : 0);
+    bias = arena.take<A>(problem.has_bias ? block : 0);
+    bias_row = arena.take<A>(problem.has_bias ? plan.block_k * kSquare<A> : 0);
+    k = arena.take<A>(plan.copy_k ? plan.split_keys * problem.qk_dim : 0);
+    v = arena.take<A>(plan.copy_v ? plan.split_keys * problem.v_dim : 0);
+    grad_k = arena.take<A>(plan.split_keys * padded<A>(problem.qk_dim));
+    grad_v = arena.take<A>(plan.split_keys * padded<A>(problem.v_dim));
+  }
+};
+
+// C (rows x vectors) += A B with the register block of product-inl.h. A is walked as W says; `careful` leaves
+// out the zeros of A (W = rows) or of B (W = columns), so that a NaN on the other side does not spread.
+template <Walk W, typename A>
+class Accumulate {
+ public:
+  Accumulate(const A* a, std::int64_t a_stride, const A* b, std::int64_t b_row, A* c, std::int64_t c_row,
+             bool careful)
+      : a_(a), a_stride_(a_stride), b_(b), b_row_(b_row), c_(c), c_row_(c_row), careful_(careful) {}
+
+  // For `vectors` vectors of columns and all rows; depth_of(first_row, rows) gives the range [begin, end) of
+  // the contraction that matters to a group of rows.
+  template <typename DepthOf>
+  void run(std::int64_t rows, std::int64_t vectors, const DepthOf& depth_of) {
+    for (std::int64_t v = 0; v < vectors;) {
+      const std::int64_t left = vectors - v;
+      if (left >= kVectors) {
+        column<kVectors>(rows, v, depth_of);
+        v += kVectors;
+      } else if (left >= 2 && kVectors > 2) {
+        column<2>(rows, v, depth_of);
+        v += 2;
+      } else {
+        column<1>(rows, v, depth_of);
+        ++v;
+      }
+    }
+  }
+
+ private:
+  template <int Vectors, typename DepthOf>
+  HWY_INLINE void column(std::int64_t rows, std::int64_t v, const DepthOf& depth_of) {
+    for_each_row_block(rows, [&](auto count, std::int64_t r) HWY_ATTR {
+      constexpr int kCount = decltype(count)::value;
+      const core::Tile depth = depth_of(r, kCount);
+      if (depth.begin < depth.end) block<kCount, Vectors>(r, v, depth);
+    });
+  }
+
+  template <int Count, int Vectors>
+  HWY_NOINLINE void block(std::int64_t r, std::int64_t v, const core::Tile& depth) {
+    const Tag<A> d;
+    A* c = c_ + r * c_row_ + v * lanes<A>();
+    const A* a = W == Walk::rows ? a_ + r * a_stride_ + depth.begin : a_ + depth.begin * a_stride_ + r;
+    const A* b = b_ + depth.begin * b_row_ + v * lanes<A>();
+    Vector<A> sum[Count][Vectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) {
+#pragma GCC unroll 8
+      for (int x = 0; x < Vectors; ++x) sum[i][x] = hn::Zero(d);  // added at the end: short sums
+    }
+    if (careful_) {
+      multiply_careful<Count, Vectors>(sum, a, b, depth.end - depth.begin);
+    } else {
+      multiply<W>(sum, a, a_stride_, b, b_row_, depth.end - depth.begin);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) {
+#pragma GCC unroll 8
+      for (int x = 0; x < Vectors; ++x) {
+        A* to = c + i * c_row_ + x * lanes<A>();
+        hn::StoreU(hn::Add(hn::LoadU(d, to), sum[i][x]), d, to);
+      }
+    }
+  }
+
+  template <int Count, int Vectors>
+  void multiply_careful(Vector<A> (&sum)[Count][Vectors], const A* a, const A* b, std::int64_t depth) {
+    const Tag<A> d;
+    for (std::int64_t k = 0; k < depth; ++k) {
+      for (int i = 0; i < Count; ++i) {
+        const A factor = W == Walk::rows ? a[i * a_stride_ + k] : a[k * a_stride_ + i];
+        if (W == Walk::rows && factor == 0) continue;
+        for (int x = 0; x < Vectors; ++x) {
+          const Vector<A> line = hn::LoadU(d, b + k * b_row_ + x * lanes<A>());
+          const Vector<A> term = hn::Mul(hn::Set(d, factor), line);
+          const bool zeros_of_line = W == Walk::columns;
+          sum[i][x] =
+              hn::Add(sum[i][x], zeros_of_line ? hn::IfThenZeroElse(hn::Eq(line, hn::Zero(d)), term) : term);
+        }
+      }
+    }
+  }
+
+  const A* a_;
+  std::int64_t a_stride_;
+  const A* b_;
+  std::int64_t b_row_;
+  A* c_;
+  std::int64_t c_row_;
+  bool careful_;
+};
+
+// Keys and values of a range as accumulators: row j of the sequence is at data + (j - begin) * row.
+template <typename A>
+struct KeyRange {
+  core::Tile keys;
+  const A* k;
+  std::int64_t k_row;
+  const A* v;
+  std::int64_t v_row;
+  bool finite;
+};
+
+// One tile of queries of one head against a range of keys.
+template <typename A>
+class BackwardTile {
+ public:
+  BackwardTile(const Head& head, core::Tile rows, const KeyRange<A>& range, const BackwardScratch<A>& scratch,
+               std::int64_t block_k)
+      : head_(head),
+        p_(head.p),
+        rows_(rows),
+        count_(rows.end - rows.begin),
+        range_(range),
+        t_(scratch),
+        block_k_(block_k),
+        vectors_((count_ + lanes<A>() - 1) / lanes<A>()),
+        width_(vectors_ * lanes<A>()),
+        features_(has_features(head.p)) {}
+
+  template <typename T>
+  void run() {
+    load_queries<T>();
+    std::memset(t_.grad_q_t, 0, static_cast<std::size_t>(p_.qk_dim * width_) * sizeof(A));
+    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
+                            [&](core::Tile keys) HWY_ATTR {
+                              keys.begin = std::max(keys.begin, range_.keys.begin);
+                              keys.end = std::min(keys.end, range_.keys.end);
+                              if (keys.begin < keys.end) step(keys);
+                            });
+    transpose(t_.grad_q_t, width_, p_.qk_dim, width_, t_.q, p_.qk_dim);  // q is not needed any more
+  }
+
+  // Row r of dQ, not yet scaled, after run().
+  const A* grad_q(std::int64_t r) const { return t_.q + r * p_.qk_dim; }
+
+ private:
+  // Q (scaled) and dO as rows and transposed, LSE and delta. Rows past the end repeat the last one in the
+  // transposed form and have an LSE of +inf, like rows that saw nothing: their P is 0.
+  template <typename T>
+  void load_queries() {
+    const std::int64_t q_row = padded<A>(p_.qk_dim), out_row = padded<A>(p_.v_dim);
+    const auto scale = static_cast<A>(p_.scale);
+    A check = 0;  // x * 0 is 0 for finite x, else NaN
+    for (std::int64_t r = 0; r < width_; ++r) {
+      const std::int64_t i = std::min(rows_.begin + r, rows_.end - 1);
+      A* q = t_.q + r * q_row;
+      A* grad_out = t_.grad_out + r * out_row;
+      load_row(head_.query_row<const T>(p_.q, i), p_.qk_dim, scale, q);
+      load_row(head_.query_row<const T>(p_.grad_out, i), p_.v_dim, A{1}, grad_out);
+      std::fill(q + p_.qk_dim, q + q_row, A{0});
+      std::fill(grad_out + p_.v_dim, grad_out + out_row, A{0});
+      const T* out = head_.query_row<const T>(p_.out, i);
+      A sum = 0;
+      for (std::int64_t c = 0; c < p_.v_dim; ++c) sum += core::Element<T>::load(out[c]) * grad_out[c];
+      for (std::int64_t c = 0; c < p_.v_dim; ++c) check += grad_out[c] * 0;
+      for (std::int64_t c = 0; c < p_.qk_dim; ++c) check += q[c] * 0;
+      if (p_.has_grad_lse) sum -= *head_.query_row<const A>(p_.grad_lse, i);
+      const A lse = *head_.query_row<const A>(p_.lse, i);
+      const bool counts = r < count_ && lse != core::kMinusInfinity<A>;
+      t_.delta[r] = counts ? sum : A{0};
+      t_.lse[r] = counts ? lse : std::numeric_limits<A>::infinity();
+    }
+    careful_ = !range_.finite || check != 0;
+    transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, width_);
+    transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, width_);
+  }
+
+  void step(const core::Tile& keys) {
+    const std::int64_t count = keys.end - keys.begin;
+    if (keys.kind == core::TileKind::full) {
+      for (std::int64_t v = 0; v < vectors_; v += kVectors) {
+        score_gradients(keys, keys, v, std::min<std::int64_t>(kVectors, vectors_ - v), false);
+      }
+      issue_dq(keys, keys, 0, vectors_);
+    } else {
+      std::memset(t_.p, 0, static_cast<std::size_t>(count * width_) * sizeof(A));
+      std::memset(t_.ds, 0, static_cast<std::size_t>(count * width_) * sizeof(A));
+      for (std::int64_t v = 0; v < vectors_; ++v) {
+        const std::int64_t begin = rows_.begin + v * lanes<A>();
+        const core::VisibleRange seen = core::visible_range(
+            head_.s.band, begin, std::min(begin + lanes<A>(), rows_.end), head_.s.k_length);
+        const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
+                              std::clamp(seen.end, keys.begin, keys.end)};
+        if (part.begin >= part.end) continue;
+        score_gradients(keys, part, v, 1, seen.kind(part.begin, part.end) != core::TileKind::full);
+        issue_dq(keys, part, v, 1);
+      }
+    }
+    issue_dkv(keys);
+  }
+
+  // P^T (after dropout) and dS^T of `part` of the block `keys`, for some vectors of rows.
+  void score_gradients(const core::Tile& keys, const core::Tile& part, std::int64_t first_vector,
+                       std::int64_t vectors, bool masked) {
+    switch (vectors) {
+      case 1: return score_gradients_of<1>(keys, part, first_vector, masked);
+      case 2: return score_gradients_of<2>(keys, part, first_vector, masked);
+      case 3: return score_gradients_of<3>(keys, part, first_vector, masked);
+      default: return score_gradients_of<kVectors>(keys, part, first_vector, masked);
+    }
+  }
+
+  template <int Vectors>
+  HWY_NOINLINE void score_gradients_of(const core::Tile& keys, const core::Tile& part,
+                                       std::int64_t first_vector, bool masked) {
+    const std::int64_t lane = first_vector * lanes<A>();
+    const std::int64_t at = (part.begin - keys.begin) * width_ + lane;
+    const std::int64_t offset = part.begin - range_.keys.begin, count = part.end - part.begin;
+    const bool separate = features_ || masked;
+    const bool direct = !p_.dropout && !masked;  // dS comes straight from the accumulators
+    for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
+      constexpr int kCount = decltype(rows)::value;
+      score_rows<kCount, Vectors>(range_.k + (offset + r) * range_.k_row, lane, t_.p + at + r * width_,
+                                  !separate);
+    });
+    if (separate) {
+      const ScoreBlock<A> block{t_.p + at, width_, Vectors, rows_.begin + lane, part};
+      if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at);
+      finish_scores<A>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
+                       p_.softcap != 0 ? t_.cap + at : nullptr);
+      exponentiate<Vectors>(count, lane, t_.p + at);
+    }
+    for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
+      constexpr int kCount = decltype(rows)::value;
+      gradient_rows<kCount, Vectors>(range_.v + (offset + r) * range_.v_row, lane, at + r * width_, direct);
+    });
+    if (!direct) finish_gradients<Vectors>(part, at, lane);
+    if (p_.softcap != 0) {
+      const Tag<A> d;
+      for (std::int64_t x = 0; x < count; ++x) {
+        for (int v = 0; v < Vectors; ++v) {
+          const std::int64_t i = at + x * width_ + v * lanes<A>();
+          hn::StoreU(hn::Mul(hn::LoadU(d, t_.ds + i), hn::LoadU(d, t_.cap + i)), d, t_.ds + i);
+        }
+      }
+    }
+  }
+
+  // Scores of a few keys, and with `probabilities` exp(score - LSE) at once.
+  template <int Count, int Vectors>
+  HWY_NOINLINE void score_rows(const A* k, std::int64_t lane, A* to, bool probabilities) {
+    const Tag<A> d;
+    Vector<A> sum[Count][Vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < Count; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::Zero(d);
+    }
+    multiply<Walk::rows>(sum, k, range_.k_row, t_.q_t + lane, width_, p_.qk_dim);
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      const Vector<A> lse = hn::LoadU(d, t_.lse + lane + v * lanes<A>());
+#pragma GCC unroll 8
+      for (int r = 0; r < Count; ++r) {
+        const Vector<A> x = probabilities ? exp_difference<A>(sum[r][v], lse) : sum[r][v];
+        hn::StoreU(x, d, to + r * width_ + v * lanes<A>());
+      }
+    }
+  }
+
+  // Scores of -inf give 0 also where the LSE is NaN: a row's NaN must not reach keys that it does not see.
+  template <int Vectors>
+  void exponentiate(std::int64_t count, std::int64_t lane, A* s) {
+    const Tag<A> d;
+    const Vector<A> hidden = hn::Set(d, core::kMinusInfinity<A>);
+    for (std::int64_t x = 0; x < count; ++x, s += width_) {
+      for (int v = 0; v < Vectors; ++v) {
+        const Vector<A> lse = hn::LoadU(d, t_.lse + lane + v * lanes<A>());
+        const Vector<A> score = hn::LoadU(d, s + v * lanes<A>());
+        hn::StoreU(hn::IfThenZeroElse(hn::Eq(score, hidden), exp_difference<A>(score, lse)), d,
+                   s + v * lanes<A>());
+      }
+    }
+  }
+
+  // dP of a few keys; with `direct`, dS = P o (dP - delta), where the sum starts at -delta.
+  template <int Count, int Vectors>
+  HWY_NOINLINE void gradient_rows(const A* values, std::int64_t lane, std::int64_t at, bool direct) {
+    const Tag<A> d;
+    Vector<A> sum[Count][Vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      const Vector<A> delta = hn::LoadU(d, t_.delta + lane + v * lanes<A>());
+#pragma GCC unroll 8
+      for (int r = 0; r < Count; ++r) sum[r][v] = direct ? hn::Neg(delta) : hn::Zero(d);
+    }
+    multiply<Walk::rows>(sum, values, range_.v_row, t_.grad_out_t + lane, width_, p_.v_dim);
+#pragma GCC unroll 8
+    for (int r = 0; r < Count; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        const std::int64_t i = at + r * width_ + v * lanes<A>();
+        const Vector<A> x = direct ? hn::Mul(sum[r][v], hn::LoadU(d, t_.p + i)) : sum[r][v];
+        hn::StoreU(x, d, t_.ds + i);
+      }
+    }
+  }
+
+  // dP -> dS with dropout or around the diagonal: what a row does not see has P = 0 and gets dS = 0, whatever
+  // dP is there.
+  template <int Vectors>
+  void finish_gradients(const core::Tile& part, std::int64_t at, std::int64_t lane) {
+    const Tag<A> d;
+    const std::int64_t count = part.end - part.begin;
+    if (p_.dropout) {
+      for (std::int64_t x = 0; x < count; ++x)
+        std::fill_n(t_.keep + at + x * width_, Vectors * lanes<A>(), A{1});
+      apply_dropout(head_, ScoreBlock<A>{t_.keep + at, width_, Vectors, rows_.begin + lane, part});
+    }
+    for (std::int64_t x = 0; x < count; ++x) {
+      for (int v = 0; v < Vectors; ++v) {
+        const std::int64_t i = at + x * width_ + v * lanes<A>();
+        const Vector<A> p = hn::LoadU(d, t_.p + i);
+        const Vector<A> delta = hn::LoadU(d, t_.delta + lane + v * lanes<A>());
+        Vector<A> ds = hn::LoadU(d, t_.ds + i);
+        if (p_.dropout) {
+          const Vector<A> keep = hn::LoadU(d, t_.keep + i);
+          ds = hn::Mul(ds, keep);
+          hn::StoreU(hn::Mul(p, keep), d, t_.p + i);
+        }
+        ds = hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), hn::Mul(p, hn::Sub(ds, delta)));
+        hn::StoreU(ds, d, t_.ds + i);
+      }
+    }
+  }
+
+  // dQ^T += K^T dS^T for some vectors of rows.
+  void issue_dq(const core::Tile& keys, const core::Tile& part, std::int64_t first_vector,
+                std::int64_t vectors) {
+    const std::int64_t lane = first_vector * lanes<A>();
+    const core::Tile all{0, part.end - part.begin};
+    Accumulate<Walk::columns, A>(range_.k + (part.begin - range_.keys.begin) * range_.k_row, range_.k_row,
+                                 t_.ds + (part.begin - keys.begin) * width_ + lane, width_,
+                                 t_.grad_q_t + lane, width_, careful_)
+        .run(p_.qk_dim, vectors, [&](std::int64_t, std::int64_t) HWY_ATTR { return all; });
+  }
+
+  // dV += P^T dO and dK += dS^T Q for the keys of the block, over the rows that see them.
+  void issue_dkv(const core::Tile& keys) {
+    const std::int64_t count = keys.end - keys.begin, offset = keys.begin - range_.keys.begin;
+    const std::int64_t q_row = padded<A>(p_.qk_dim), out_row = padded<A>(p_.v_dim);
+    const bool partial = keys.kind != core::TileKind::full;
+    auto seeing = [&](std::int64_t r, std::int64_t rows) HWY_ATTR {
+      if (!partial) return core::Tile{0, count_};
+      const core::VisibleRange seen = core::visible_range(head_.s.band.transposed(), keys.begin + r,
+                                                          keys.begin + r + rows, head_.s.q_length);
+      const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - rows_.begin, 0, count_);
+      return core::Tile{begin, std::clamp<std::int64_t>(seen.end - rows_.begin, begin, count_)};
+    };
+    Accumulate<Walk::rows, A>(t_.p, width_, t_.grad_out, out_row, t_.grad_v + offset * out_row, out_row,
+                              careful_)
+        .run(count, out_row / lanes<A>(), seeing);
+    Accumulate<Walk::rows, A>(t_.ds, width_, t_.q, q_row, t_.grad_k + offset * q_row, q_row, careful_)
+        .run(count, q_row / lanes<A>(), seeing);
+  }
+
+  const Head& head_;
+  const core::Problem& p_;
+  core::Tile rows_;
+  std::int64_t count_;
+  const KeyRange<A>& range_;
+  const BackwardScratch<A>& t_;
+  std::int64_t block_k_;
+  std::int64_t vectors_;
+  std::int64_t width_;
+  bool features_;
+  bool careful_ = false;
+};
+
+// Rows [begin, end) of K or V where they lie, or copied to contiguous accumulators at `to`; adds whether all
+// are finite to `finite`.
+template <typename T, typename A>
+std::pair<const A*, std::int64_t> prepare_range(const Head& head, const core::View& view,
+                                                const core::Tile& keys, std::int64_t dim, bool copy, A* to,
+                                                bool& finite) {
+  const A* data = to;
+  std::int64_t row = dim;
+  if (copy || !std::is_same_v<T, A>) {
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      load_row(head.key_row<const T>(view, j), dim, A{1}, to + (j - keys.begin) * dim);
+    }
+  } else {
+    data = head.key_row<const A>(view, keys.begin);
+    row = view.row_stride;
+  }
+  const Tag<A> d;
+  Vector<A> check = hn::Zero(d);
+  A rest = 0;
+  for (std::int64_t j = 0; j < keys.end - keys.begin; ++j) {
+    const A* from = data + j * row;
+    std::int64_t c = 0;
+    for (; c + lanes<A>() <= dim; c += lanes<A>()) {
+      check = hn::MulAdd(hn::LoadU(d, from + c), hn::Zero(d), check);
+    }
+    for (; c < dim; ++c) rest += from[c] * 0;
+  }
+  finite = finite && rest == 0 && hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+  return {data, row};
+}
+
+template <typename T>
+void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
+                   void* partial) {
+  using A = core::Accumulator<T>;
+  Arena arena(memory);
+  const BackwardScratch<A> t(arena, p, plan);
+  const std::int64_t split = task % plan.splits, index = task / plan.splits;
+  const std::int64_t first_head = index % p.kv_heads * p.group();
+  const Head owner(p, index / p.kv_heads, first_head);
+  KeyRange<A> range{split_range(plan, split, owner.s.k_length), nullptr, 0, nullptr, 0, true};
+  const std::int64_t keys = range.keys.end - range.keys.begin;
+  std::tie(range.k, range.k_row) =
+      prepare_range<T, A>(owner, p.k, range.keys, p.qk_dim, plan.copy_k, t.k, range.finite);
+  std::tie(range.v, range.v_row) =
+      prepare_range<T, A>(owner, p.v, range.keys, p.v_dim, plan.copy_v, t.v, range.finite);
+  const std::int64_t q_row = padded<A>(p.qk_dim), out_row = padded<A>(p.v_dim);
+  std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * q_row) * sizeof(A));
+  std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * out_row) * sizeof(A));
+
+  const core::Tiling tiling{owner.s.q_length, kBackwardRows<A>, p.blocks ? p.blocks.block_q : 0};
+  const std::int64_t tiles = tiling.count();
+  for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
+    const Head head(p, owner.s.index, h);
+    for (std::int64_t i = 0; i < tiles; ++i) {
+      const core::Tile rows = tiling[i];
+      BackwardTile<A> tile(head, rows, range, t, plan.block_k);
+      tile.template run<T>();
+      if (!p.has_grad_q) continue;
+      for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
+        if (plan.splits == 1) {
+          store_row(tile.grad_q(r), p.qk_dim, static_cast<A>(p.scale),
+                    head.query_row<T>(p.grad_q, rows.begin + r));
+        } else {
+          const std::int64_t token =
+              p.packed ? head.s.q_begin + rows.begin + r : head.s.index * p.q_length + rows.begin + r;
+          const std::int64_t row = (split * p.q_tokens + token) * p.q_heads + h;
+          std::memcpy(static_cast<A*>(partial) + row * p.qk_dim, tile.grad_q(r),
+                      static_cast<std::size_t>(p.qk_dim) * sizeof(A));
+        }
+      }
+    }
+  }
+  for (std::int64_t j = 0; j < keys; ++j) {  // q came scaled: dK needs no further factor
+    const std::int64_t at = range.keys.begin + j;
+    if (p.has_grad_k) store_row(t.grad_k + j * q_row, p.qk_dim, A{1}, owner.key_row<T>(p.grad_k, at));
+    if (p.has_grad_v) store_row(t.grad_v + j * out_row, p.v_dim, A{1}, owner.key_row<T>(p.grad_v, at));
+  }
+}
+
+void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
+                       void* partial) {
+  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { backward_task<T>(p, plan, task, memory, partial); });
+}
+
+std::int64_t backward_tile_rows(bool fp64) { return fp64 ? kBackwardRows<double> : kBackwardRows<float>; }
+
+std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
+  Arena arena;
+  if (p.dtype == DType::fp64) {
+    BackwardScratch<double>(arena, p, plan);
+  } else {
+    BackwardScratch<float>(arena, p, plan);
+  }
+  return arena.used();
+}
+
+inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes, run_backward_task};
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace tessera::cpu {
+
+const BackwardEngine* backward_engine(Target target) {
+  switch (target) {
+#if HWY_TARGETS & HWY_AVX3
+    case Target::avx512: return &N_AVX3::kBackwardEngine;
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    case Target::avx2: return &N_AVX2::kBackwardEngine;
+#endif
+#if HWY_TARGETS & HWY_SSE4
+    case Target::sse4: return &N_SSE4::kBackwardEngine;
+#endif
+#if HWY_TARGETS & HWY_NEON
+    case Target::neon: return &N_NEON::kBackwardEngine;
+#endif
+    default: return nullptr;
+  }
+}
+
+}  // namespace tessera::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,27 @@
+// The vector instruction sets that the CPU kernels are compiled for, and which one is used.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::cpu {
+
+enum class Target : std::uint8_t {
+  portable,  // plain C++, where there is nothing better
+  sse4,
+  avx2,
+  avx512,
+  neon,
+};
+
+// Its name, as TESSERA_TARGET takes it. Never null.
+const char* name(Target target) noexcept;
+
+// What this build has and this CPU and operating system can execute, best first; never empty.
+std::vector<Target> available_targets();
+
+// The best available target, or the one that the environment variable TESSERA_TARGET names. Throws Error
+// (invalid_argument) when it names none that is available.
+Target active_target();
+
+}  // namespace tessera::cpu
