@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/tiles.h"
 #include "cpu/simd/vector-inl.h"
 
 // clang-format off
@@ -63,6 +64,98 @@ HWY_INLINE void for_each_row_block(std::int64_t count, const Body& body, std::in
     if (row < count) for_each_row_block<Rows / 2>(count, body, row);
   }
 }
+
+// C (rows x vectors) += A B with the register block above. A is walked as W says; `careful` leaves
+// out the zeros of A (W = rows) or of B (W = columns), so that a NaN on the other side does not spread.
+template <Walk W, typename A>
+class Accumulate {
+ public:
+  Accumulate(const A* a, std::int64_t a_stride, const A* b, std::int64_t b_row, A* c, std::int64_t c_row,
+             bool careful)
+      : a_(a), a_stride_(a_stride), b_(b), b_row_(b_row), c_(c), c_row_(c_row), careful_(careful) {}
+
+  // For `vectors` vectors of columns and all rows; depth_of(first_row, rows) gives the range [begin, end) of
+  // the contraction that matters to a group of rows.
+  template <typename DepthOf>
+  void run(std::int64_t rows, std::int64_t vectors, const DepthOf& depth_of) {
+    for (std::int64_t v = 0; v < vectors;) {
+      const std::int64_t left = vectors - v;
+      if (left >= kVectors) {
+        column<kVectors>(rows, v, depth_of);
+        v += kVectors;
+      } else if (left >= 2 && kVectors > 2) {
+        column<2>(rows, v, depth_of);
+        v += 2;
+      } else {
+        column<1>(rows, v, depth_of);
+        ++v;
+      }
+    }
+  }
+
+ private:
+  template <int Vectors, typename DepthOf>
+  HWY_INLINE void column(std::int64_t rows, std::int64_t v, const DepthOf& depth_of) {
+    for_each_row_block(rows, [&](auto count, std::int64_t r) HWY_ATTR {
+      constexpr int kCount = decltype(count)::value;
+      const core::Tile depth = depth_of(r, kCount);
+      if (depth.begin < depth.end) block<kCount, Vectors>(r, v, depth);
+    });
+  }
+
+  template <int Count, int Vectors>
+  HWY_NOINLINE void block(std::int64_t r, std::int64_t v, const core::Tile& depth) {
+    const Tag<A> d;
+    A* c = c_ + r * c_row_ + v * lanes<A>();
+    const A* a = W == Walk::rows ? a_ + r * a_stride_ + depth.begin : a_ + depth.begin * a_stride_ + r;
+    const A* b = b_ + depth.begin * b_row_ + v * lanes<A>();
+    Vector<A> sum[Count][Vectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) {
+#pragma GCC unroll 8
+      for (int x = 0; x < Vectors; ++x) sum[i][x] = hn::Zero(d);  // added at the end: short sums
+    }
+    if (careful_) {
+      multiply_careful<Count, Vectors>(sum, a, b, depth.end - depth.begin);
+    } else {
+      multiply<W>(sum, a, a_stride_, b, b_row_, depth.end - depth.begin);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) {
+#pragma GCC unroll 8
+      for (int x = 0; x < Vectors; ++x) {
+        A* to = c + i * c_row_ + x * lanes<A>();
+        hn::StoreU(hn::Add(hn::LoadU(d, to), sum[i][x]), d, to);
+      }
+    }
+  }
+
+  template <int Count, int Vectors>
+  void multiply_careful(Vector<A> (&sum)[Count][Vectors], const A* a, const A* b, std::int64_t depth) {
+    const Tag<A> d;
+    for (std::int64_t k = 0; k < depth; ++k) {
+      for (int i = 0; i < Count; ++i) {
+        const A factor = W == Walk::rows ? a[i * a_stride_ + k] : a[k * a_stride_ + i];
+        if (W == Walk::rows && factor == 0) continue;
+        for (int x = 0; x < Vectors; ++x) {
+          const Vector<A> line = hn::LoadU(d, b + k * b_row_ + x * lanes<A>());
+          const Vector<A> term = hn::Mul(hn::Set(d, factor), line);
+          const bool zeros_of_line = W == Walk::columns;
+          sum[i][x] =
+              hn::Add(sum[i][x], zeros_of_line ? hn::IfThenZeroElse(hn::Eq(line, hn::Zero(d)), term) : term);
+        }
+      }
+    }
+  }
+
+  const A* a_;
+  std::int64_t a_stride_;
+  const A* b_;
+  std::int64_t b_row_;
+  A* c_;
+  std::int64_t c_row_;
+  bool careful_;
+};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
