@@ -242,7 +242,8 @@ std::vector<Mutation> whole_results() {
 
 std::vector<Mutation> wrong_masks() {
   std::vector<Mutation> all;
-  auto description = [&](const char* name, const CaseSpec& spec, std::function<void(Attention&)> change) {
+  auto description = [&](const char* name, const CaseSpec& spec,
+                         const std::function<void(Attention&)>& change) {
     all.push_back({.name = name, .spec = spec, .inputs = [=](Inputs& in) { change(in.attention); }});
   };
   description("dropped causal mask", kCausal, [](Attention& a) { a.mask.right = -1; });

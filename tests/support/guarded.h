@@ -22,7 +22,7 @@ enum class Fill { nan, random, zero };
 class GuardedBuffer {
  public:
   // The body starts `misalignment` bytes after a multiple of 256.
-  explicit GuardedBuffer(std::size_t bytes, Fill fill = Fill::nan, std::size_t misalignment = 0);
+  explicit GuardedBuffer(std::size_t bytes, Fill how = Fill::nan, std::size_t misalignment = 0);
 
   [[nodiscard]] void* data() const { return body_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
@@ -37,7 +37,7 @@ class GuardedBuffer {
 };
 
 // Fills memory; `random` gives the same bits for the same size.
-void fill(void* data, std::size_t bytes, Fill fill);
+void fill(void* data, std::size_t bytes, Fill how);
 
 // An allocator that counts, fills what it hands out, guards it, and notices misuse.
 class GuardedAllocator final : public Allocator {

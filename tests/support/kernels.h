@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-// How GoogleTest prints a type in messages.
-inline void PrintTo(DType dtype, std::ostream* stream) { *stream << name(dtype); }
+// How GoogleTest, which chose the name, prints a type in messages.
+inline void PrintTo(DType dtype, std::ostream* stream) { *stream << name(dtype); }  // NOLINT: naming
 
 }  // namespace tessera
 

@@ -30,7 +30,7 @@ struct MemoryLayout {
 class OwnedTensor {
  public:
   OwnedTensor() = default;  // a tensor that is not given
-  OwnedTensor(DType dtype, const Extents& shape, const MemoryLayout& layout, Fill fill = Fill::nan);
+  OwnedTensor(DType dtype, const Extents& shape, const MemoryLayout& layout, Fill how = Fill::nan);
   // The same elements as `source`, in another layout; what lies in gaps is NaN.
   OwnedTensor(const Tensor& source, const MemoryLayout& layout);
 
