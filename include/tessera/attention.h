@@ -116,6 +116,8 @@ TESSERA_API void forward(const Attention& attention, const ForwardTensors& tenso
                          const Execution& execution = {});
 
 /// Computes the gradients of `forward` by recomputation, from q, k, v, out and lse of the same description.
+/// Probabilities come from `lse` and `out` as given, also where they belong to a longer row of which the call
+/// sees a shard: the gradients of the shards then add up to those of the whole.
 /// The same promises hold; on GPUs bitwise reproducible when `attention.deterministic` is set.
 TESSERA_API void backward(const Attention& attention, const BackwardTensors& tensors,
                           const Execution& execution = {});
