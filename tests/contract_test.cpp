@@ -123,7 +123,7 @@ std::optional<std::uint64_t> environment_number(const char* variable) {
 
 TEST(Contract, RandomDescriptionsAgreeWithOracle) {
   std::uint64_t first = 1;
-  std::uint64_t count = static_cast<std::uint64_t>(scaled(1000, 150, "random descriptions:"));
+  std::uint64_t count = static_cast<std::uint64_t>(scaled(1000, 60, "random descriptions:"));
   if (const auto asked = environment_number("TESSERA_TEST_COUNT")) count = *asked;
   if (const auto seed = environment_number("TESSERA_TEST_SEED")) {
     first = *seed;

@@ -132,7 +132,7 @@ TEST_P(LayoutTest, GarbageStridesOnDimensionsOfSizeOne) {
 TEST_P(LayoutTest, GuardBandsAndFormerContents) {
   const ForceKernel forced(kernel());
   std::size_t index = 0;
-  const auto step = static_cast<std::size_t>(scaled(1, 3, "guard bands: one case of"));
+  const auto step = static_cast<std::size_t>(scaled(1, 8, "guard bands: one case of"));
   for (const CaseSpec& spec : reference::feature_matrix(dtype())) {
     if (index++ % step != 0) continue;
     SCOPED_TRACE(describe(spec));

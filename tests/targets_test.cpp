@@ -27,7 +27,7 @@ class Targets : public testing::TestWithParam<Parameters> {};
 TEST_P(Targets, PassTheFeatureMatrix) {
   const auto [dtype, target] = GetParam();
   const ForcedTarget forced(name(target));
-  const int step = test::scaled(1, 15, "one case in `step` per target");
+  const int step = test::scaled(1, 30, "one case in `step` per target");
   int index = 0;
   for (const reference::CaseSpec& spec : reference::feature_matrix(dtype)) {
     if (index++ % step != 0) continue;
