@@ -48,7 +48,7 @@ TEST(Target, APlanNamesTheOneThatIsUsed) {
   for (const cpu::Target target : cpu::available_targets()) {
     const ForcedTarget forced(name(target));
     for (const Direction direction : {Direction::forward, Direction::backward}) {
-      const Plan chosen = plan({}, Shapes{.q_length = 64, .k_length = 64}, Device::cpu(), direction);
+      const Plan chosen = plan({}, Shapes{.q_length = 64, .k_length = 64, .dtype = DType::bf16}, Device::cpu(), direction);
       EXPECT_NE(chosen.details.find(std::string("instruction set ") + name(target)), std::string::npos)
           << chosen.details;
     }

@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "core/tiles.h"
 #include "cpu/arena.h"
+#include "cpu/bf16/engines.h"
 #include "cpu/head.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
@@ -15,6 +16,20 @@
 
 namespace tessera::cpu {
 namespace {
+
+// The engine for a problem, best first as the machine and its element type allow; null: the portable one.
+const ForwardEngine* forward_engine_for(const core::Problem& p) {
+  const Target target = target_for(active_target(), p.dtype);
+  if (target == Target::amx) return bf16::amx_forward_engine();
+  if (target == Target::avx512_bf16) return bf16::dot_forward_engine();
+  return forward_engine(target);
+}
+const BackwardEngine* backward_engine_for(const core::Problem& p) {
+  const Target target = target_for(active_target(), p.dtype);
+  if (target == Target::amx) return bf16::amx_backward_engine();
+  if (target == Target::avx512_bf16) return bf16::dot_backward_engine();
+  return backward_engine(target);
+}
 
 // Tasks per worker that make up for their unequal lengths.
 constexpr std::int64_t kTasksPerWorker = 4;
@@ -104,7 +119,7 @@ void reduce_grad_q(const core::Problem& p, const BackwardPlan& plan, const std::
 }  // namespace
 
 registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers) {
-  const ForwardEngine* engine = forward_engine(active_target());
+  const ForwardEngine* engine = forward_engine_for(p);
   if (engine == nullptr) return portable::flash2_forward_configuration(p, workers);
   const ForwardPlan plan = forward_plan(p, *engine, workers);
   const int useful =
@@ -118,8 +133,8 @@ registry::Configuration flash2_forward_configuration(const core::Problem& p, int
 }
 
 std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& configuration) {
-  const Target target = active_target();
-  const ForwardEngine* engine = forward_engine(target);
+  const Target target = target_for(active_target(), p.dtype);
+  const ForwardEngine* engine = forward_engine_for(p);
   if (engine == nullptr) return "instruction set portable";
   const ForwardPlan plan = forward_plan(p, *engine, configuration.workers);
   return core::concat("instruction set ", name(target), ", ", plan.chunks, " tasks per head",
@@ -128,7 +143,7 @@ std::string flash2_forward_details(const core::Problem& p, const registry::Confi
 
 void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
                     const registry::Resources& resources) {
-  const ForwardEngine* engine = forward_engine(active_target());
+  const ForwardEngine* engine = forward_engine_for(p);
   if (engine == nullptr) return portable::flash2_forward(p, configuration, resources);
   const ForwardPlan plan = forward_plan(p, *engine, configuration.workers);
   const std::size_t bytes = configuration.workspace_bytes / static_cast<std::size_t>(configuration.workers);
@@ -143,7 +158,7 @@ void flash2_forward(const core::Problem& p, const registry::Configuration& confi
 }
 
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers) {
-  const BackwardEngine* engine = backward_engine(active_target());
+  const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return portable::flash2_backward_configuration(p, workers);
   const BackwardPlan plan = backward_plan(p, *engine);
   const int useful =
@@ -162,8 +177,8 @@ registry::Configuration flash2_backward_configuration(const core::Problem& p, in
 }
 
 std::string flash2_backward_details(const core::Problem& p, const registry::Configuration&) {
-  const Target target = active_target();
-  const BackwardEngine* engine = backward_engine(target);
+  const Target target = target_for(active_target(), p.dtype);
+  const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return "instruction set portable";
   const BackwardPlan plan = backward_plan(p, *engine);
   return core::concat("instruction set ", name(target), ", ", plan.splits, " tasks per key/value head",
@@ -172,7 +187,7 @@ std::string flash2_backward_details(const core::Problem& p, const registry::Conf
 
 void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
                      const registry::Resources& resources) {
-  const BackwardEngine* engine = backward_engine(active_target());
+  const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return portable::flash2_backward(p, configuration, resources);
   const BackwardPlan plan = backward_plan(p, *engine);
   std::byte* partial = resources.workspace;

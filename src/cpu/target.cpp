@@ -5,6 +5,14 @@
 #include <string>
 #include <string_view>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "core/refuse.h"
 
 namespace tessera::cpu {
@@ -15,10 +23,34 @@ const char* name(Target target) noexcept {
     case Target::sse4: return "sse4";
     case Target::avx2: return "avx2";
     case Target::avx512: return "avx512";
+    case Target::avx512_bf16: return "avx512_bf16";
+    case Target::amx: return "amx";
     case Target::neon: return "neon";
   }
   return "unknown";
 }
+
+#if defined(__x86_64__)
+namespace {
+
+// AMX-BF16 in the CPU, and the operating system's permission to use the tiles, which a process must ask for once.
+bool may_use_amx() {
+  static const bool permitted = [] {
+    unsigned int a = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned int kBf16 = 1U << 22, kTile = 1U << 24;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+#if defined(__linux__)
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+    return false;
+#endif
+  }();
+  return permitted;
+}
+
+}  // namespace
+#endif
 
 std::vector<Target> available_targets() {
   std::vector<Target> result;
@@ -27,6 +59,10 @@ std::vector<Target> available_targets() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16")) {
+      if (may_use_amx()) result.push_back(Target::amx);
+      result.push_back(Target::avx512_bf16);
+    }
     result.push_back(Target::avx512);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
@@ -50,6 +86,11 @@ Target active_target() {
   std::string names;
   for (const Target target : targets) names += (names.empty() ? "" : ", ") + std::string(name(target));
   core::refuse("TESSERA_TARGET is '", asked, "'; on this CPU it must be one of: ", names);
+}
+
+Target target_for(Target target, DType dtype) noexcept {
+  const bool more = target == Target::avx512_bf16 || target == Target::amx;
+  return more && dtype != DType::bf16 ? Target::avx512 : target;
 }
 
 }  // namespace tessera::cpu

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/tensor.h"
+
 namespace tessera::cpu {
 
 enum class Target : std::uint8_t {
@@ -11,6 +13,8 @@ enum class Target : std::uint8_t {
   sse4,
   avx2,
   avx512,
+  avx512_bf16,  // AVX-512, and vdpbf16ps for bf16
+  amx,          // the same, and AMX-BF16 tiles for bf16
   neon,
 };
 
@@ -23,5 +27,9 @@ std::vector<Target> available_targets();
 // The best available target, or the one that the environment variable TESSERA_TARGET names. Throws Error
 // (invalid_argument) when it names none that is available.
 Target active_target();
+
+// What a target uses for elements of a type: its own instructions for bf16, where it has them, else the vectors it
+// is built on.
+Target target_for(Target target, DType dtype) noexcept;
 
 }  // namespace tessera::cpu

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/problem.h"
+#include "core/tiles.h"
 #include "cpu/target.h"
 
 namespace tessera::cpu {

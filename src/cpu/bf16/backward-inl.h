@@ -1,0 +1,512 @@
+// cpu.flash2, backward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_backward.cpp with
+// products over pairs.
+//
+//   S^T = K Q^T,  dP^T = V dO^T           A: rows of K and V; B: pairs along head_dim x rows of queries
+//   P^T = 2^(c S^T - LSE),  dS^T = P^T o (dP^T - delta)          fp32, then bf16: rows, and dS also as pairs of keys
+//   dQ^T += K^T dS^T                      A: K transposed; B: pairs of keys x rows of queries
+//   dV += P^T dO,  dK += dS^T Q           A: rows of P^T and dS^T; B: pairs of queries x head_dim
+//
+// A tile of queries is packed four times (Q and dO, along head_dim and along rows), K and V once per task. Around
+// the diagonal a strip of vectors computes what it sees; the rest of P and dS is 0. Gradients are summed in fp32 and
+// rounded once.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cpu/arena.h"
+#include "cpu/bf16/vector-inl.h"
+#include "cpu/head.h"
+#include "cpu/simd/flash2_backward.h"
+#include "cpu/simd/product-inl.h"
+#include "cpu/simd/scores-inl.h"
+
+TESSERA_BF16_BEGIN
+namespace tessera::cpu::HWY_NAMESPACE::bf16 {
+
+inline constexpr std::int64_t kBackwardRows = 256;  // queries per tile
+
+template <typename Unit>
+struct BackwardScratch {
+  std::int64_t qk_row, v_row;            // head_dims in whole units
+  std::int64_t qk_lanes, v_lanes;        // and in whole vectors
+  std::uint16_t *q, *grad_out;           // tile rows x head_dim
+  Pair *q_t, *grad_out_t;                // head_dim / 2 x tile rows
+  Pair *q_pairs, *grad_out_pairs;        // tile rows / 2 x head_dim in vectors
+  float *grad_q_t, *grad_q;              // head_dim x tile rows, and back
+  float *lse, *delta;                    // per row; LSE in units of log2
+  std::uint16_t *p, *ds;                 // lines x tile rows
+  Pair* ds_pairs;                        // lines / 2 x tile rows
+  float *scores, *grad_scores, *keep, *cap, *bias, *bias_row;  // lines x tile rows, with features
+  std::uint16_t *k, *v;                  // the range of keys x head_dim
+  Pair* k_t;                             // transposed
+  std::uint16_t* staged;
+  float *grad_k, *grad_v;                // the range of keys x head_dim in vectors
+
+  BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan) {
+    constexpr std::int64_t kTile = kBackwardRows;
+    const std::int64_t keys = padded_keys<Unit>(plan.split_keys);
+    const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
+    const std::int64_t block = lines * kTile;
+    const bool features = has_features(problem) || problem.dropout;
+    qk_row = round_up(problem.qk_dim, Unit::kRowStep);
+    v_row = round_up(problem.v_dim, Unit::kRowStep);
+    qk_lanes = round_up(problem.qk_dim, Unit::kStrip * kLanes);
+    v_lanes = round_up(problem.v_dim, Unit::kStrip * kLanes);
+    q = arena.take<std::uint16_t>(kTile * qk_row);
+    grad_out = arena.take<std::uint16_t>(kTile * v_row);
+    q_t = arena.take<Pair>(qk_row / 2 * kTile);
+    grad_out_t = arena.take<Pair>(v_row / 2 * kTile);
+    q_pairs = arena.take<Pair>(kTile / 2 * qk_lanes);
+    grad_out_pairs = arena.take<Pair>(kTile / 2 * v_lanes);
+    grad_q_t = arena.take<float>(qk_row * kTile);
+    grad_q = arena.take<float>(kTile * problem.qk_dim);
+    lse = arena.take<float>(kTile);
+    delta = arena.take<float>(kTile);
+    p = arena.take<std::uint16_t>(block);
+    ds = arena.take<std::uint16_t>(block);
+    ds_pairs = arena.take<Pair>(block / 2);
+    scores = arena.take<float>(features ? block : 0);
+    grad_scores = arena.take<float>(features ? block : 0);
+    keep = arena.take<float>(problem.dropout ? block : 0);
+    cap = arena.take<float>(problem.softcap != 0 ? block : 0);
+    bias = arena.take<float>(problem.has_bias ? block : 0);
+    bias_row = arena.take<float>(problem.has_bias ? plan.block_k * kSquare<float> : 0);
+    k = arena.take<std::uint16_t>(keys * qk_row);
+    v = arena.take<std::uint16_t>(keys * v_row);
+    k_t = arena.take<Pair>(Unit::transposed_size(keys, qk_row));
+    staged = arena.take<std::uint16_t>(kStagedKeys * qk_row);
+    grad_k = arena.take<float>(keys * qk_lanes);
+    grad_v = arena.take<float>(keys * v_lanes);
+  }
+};
+
+// One tile of queries of one head against a range of keys.
+template <typename Unit>
+class BackwardTile {
+ public:
+  BackwardTile(const Head& head, core::Tile rows, core::Tile range, bool finite, const BackwardScratch<Unit>& scratch,
+               std::int64_t block_k)
+      : head_(head),
+        p_(head.p),
+        rows_(rows),
+        count_(rows.end - rows.begin),
+        range_(range),
+        t_(scratch),
+        block_k_(block_k),
+        width_(round_up(count_, Unit::kStrip * kLanes)),
+        vectors_(width_ / kLanes),
+        k_stride_(Unit::transposed_stride(scratch.qk_row)),
+        features_(has_features(head.p) || head.p.dropout),
+        scale_(static_cast<float>(std::abs(head.p.scale))),
+        careful_(!finite) {}
+
+  // Adds to dK and dV of the range, and leaves dQ (not yet scaled) for grad_q().
+  void run() {
+    load_queries();
+    std::memset(t_.grad_q_t, 0, static_cast<std::size_t>(t_.qk_row * width_) * sizeof(float));
+    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
+                            [&](core::Tile keys) TESSERA_BF16_ATTR {
+                              keys.begin = std::max(keys.begin, range_.begin);
+                              keys.end = std::min(keys.end, range_.end);
+                              if (keys.begin < keys.end) step(keys);
+                            });
+    transpose(t_.grad_q_t, width_, p_.qk_dim, width_, t_.grad_q, p_.qk_dim);
+  }
+
+  // Row r of dQ after run(), for q times the sign of the scale.
+  const float* grad_q(std::int64_t r) const { return t_.grad_q + r * p_.qk_dim; }
+
+ private:
+  // Q (times the sign of the scale) and dO in their forms, LSE and delta. Rows past the end are 0 and have an LSE of
+  // +inf, like rows that saw nothing: their P is 0.
+  void load_queries() {
+    const PackedRows q{t_.q, t_.qk_row}, grad_out{t_.grad_out, t_.v_row};
+    copy_rows(count_, p_.qk_dim, p_.scale < 0 ? 0x8000 : 0, q, [&](std::int64_t r) TESSERA_BF16_ATTR {
+      return head_.query_row<const BFloat16>(p_.q, rows_.begin + r);
+    });
+    copy_rows(count_, p_.v_dim, 0, grad_out, [&](std::int64_t r) TESSERA_BF16_ATTR {
+      return head_.query_row<const BFloat16>(p_.grad_out, rows_.begin + r);
+    });
+    const auto rest = static_cast<std::size_t>(width_ - count_);
+    std::memset(t_.q + count_ * t_.qk_row, 0, rest * static_cast<std::size_t>(t_.qk_row) * sizeof(*t_.q));
+    std::memset(t_.grad_out + count_ * t_.v_row, 0, rest * static_cast<std::size_t>(t_.v_row) * sizeof(*t_.q));
+    for (std::int64_t r = 0; r < width_; ++r) {
+      t_.lse[r] = std::numeric_limits<float>::infinity();
+      t_.delta[r] = 0;
+      if (r >= count_) continue;
+      const float lse = *head_.query_row<const float>(p_.lse, rows_.begin + r);
+      if (lse == core::kMinusInfinity<float>) continue;
+      t_.lse[r] = lse * kLog2E;
+      t_.delta[r] = delta_of(r);
+    }
+    careful_ = careful_ || !all_finite(q, count_) || !all_finite(grad_out, count_);
+    transpose_pairs(q, width_, t_.q_t, width_);
+    transpose_pairs(grad_out, width_, t_.grad_out_t, width_);
+    interleave_rows(q, width_, t_.q_pairs, t_.qk_lanes);
+    interleave_rows(grad_out, width_, t_.grad_out_pairs, t_.v_lanes);
+  }
+
+  // The dot product of rows of dO and O, less the gradient of the LSE.
+  float delta_of(std::int64_t r) const {
+    const auto* out = reinterpret_cast<const std::uint16_t*>(head_.query_row<const BFloat16>(p_.out, rows_.begin + r));
+    const std::uint16_t* grad_out = t_.grad_out + r * t_.v_row;
+    __m512 sum = _mm512_setzero_ps();
+    for (std::int64_t c = 0; c < p_.v_dim; c += kLanes) {
+      const std::int64_t left = p_.v_dim - c;
+      const __mmask16 valid = left >= kLanes ? 0xFFFF : static_cast<__mmask16>((1U << left) - 1);
+      auto load = [&](const std::uint16_t* from) TESSERA_BF16_ATTR {
+        return _mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, from + c)), 16));
+      };
+      sum = _mm512_fmadd_ps(load(out), load(grad_out), sum);
+    }
+    const float delta = _mm512_reduce_add_ps(sum);
+    return p_.has_grad_lse ? delta - *head_.query_row<const float>(p_.grad_lse, rows_.begin + r) : delta;
+  }
+
+  // Lines of P and dS begin at a key (of the range) that the unit can begin with.
+  void step(const core::Tile& keys) {
+    const std::int64_t base = range_.begin + round_down(keys.begin - range_.begin, Unit::kDepth);
+    const std::int64_t lines = round_up(keys.end - base, Unit::kDepth);
+    if (keys.kind == core::TileKind::full) {
+      std::int64_t v = 0;
+      for (; v + 2 <= vectors_; v += 2) score_gradients<2>(base, keys, v, false);
+      if constexpr (Unit::kStrip == 1) {
+        if (v < vectors_) score_gradients<1>(base, keys, v, false);
+      }
+      issue_dq(base, core::Tile{base, base + lines}, 0, vectors_);
+    } else {
+      const auto elements = static_cast<std::size_t>(lines * width_);
+      std::memset(t_.p, 0, elements * sizeof(*t_.p));
+      std::memset(t_.ds, 0, elements * sizeof(*t_.ds));
+      std::memset(t_.ds_pairs, 0, elements / 2 * sizeof(*t_.ds_pairs));
+      for (std::int64_t v = 0; v < vectors_; v += Unit::kStrip) {
+        const std::int64_t begin = rows_.begin + v * kLanes;
+        if (begin >= rows_.end) break;
+        const core::VisibleRange seen = core::visible_range(
+            head_.s.band, begin, std::min(begin + Unit::kStrip * kLanes, rows_.end), head_.s.k_length);
+        const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
+                              std::clamp(seen.end, keys.begin, keys.end)};
+        if (part.begin >= part.end) continue;
+        score_gradients<Unit::kStrip>(base, part, v, seen.kind(part.begin, part.end) != core::TileKind::full);
+        const std::int64_t first = base + round_down(part.begin - base, Unit::kDepth);
+        issue_dq(base, core::Tile{first, base + round_up(part.end - base, Unit::kDepth)}, v, Unit::kStrip);
+      }
+    }
+    issue_dkv(base, keys);
+  }
+
+  // P^T (after dropout) and dS^T of `part`, in lines that begin at key `base`, for some vectors of rows.
+  template <int Vectors>
+  HWY_NOINLINE void score_gradients(std::int64_t base, const core::Tile& part, std::int64_t first_vector,
+                                    bool masked) {
+    // Pairs of keys are written whole: begin and end at whole pairs, with 0 for keys outside `part`.
+    const std::int64_t first = base + round_down(part.begin - base, 2), count = round_up(part.end - first, 2);
+    if (features_) {
+      score_gradients_with_features<Vectors>(base, part, first_vector, masked);
+    } else {
+      // As many keys at a time as stay in the first-level cache beside the queries.
+      constexpr std::int64_t kKeys = 32;
+      alignas(64) float probabilities[kKeys * Vectors * kLanes];
+      for (std::int64_t j = 0; j < count; j += kKeys) {
+        const std::int64_t keys = std::min(kKeys, count - j);
+        scores<Vectors>(first + j, keys, part, first_vector, masked, base, probabilities);
+        gradients<Vectors>(first + j, keys, first_vector, masked, base, probabilities);
+      }
+    }
+  }
+
+  // P of keys [key, key + count): fp32 for gradients(), bf16 in its lines.
+  template <int Vectors>
+  HWY_INLINE void scores(std::int64_t key, std::int64_t count, const core::Tile& part, std::int64_t first_vector,
+                         bool masked, std::int64_t base, float* probabilities) {
+    const std::int64_t lane = first_vector * kLanes;
+    const __m512 c = _mm512_set1_ps(scale_ * kLog2E);
+    const bool checked = masked || key < part.begin || key + count > part.end;
+    std::uint16_t* p = t_.p + (key - base) * width_ + lane;
+    const float* all_lse = t_.lse + lane;
+    const std::int64_t width = width_;
+    Unit::template product<Vectors>(
+        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, width_, t_.qk_row / 2, count,
+        [=, this]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+#pragma GCC unroll 8
+          for (int v = 0; v < Columns; ++v) {
+            const __m512 lse = _mm512_loadu_ps(all_lse + (vector + v) * kLanes);
+#pragma GCC unroll 8
+            for (int r = 0; r < Rows; ++r) {
+              __m512 x = exp2(_mm512_fmsub_ps(sum[r][v], c, lse));
+              if (checked) x = _mm512_maskz_mov_ps(visible(key + row + r, part, first_vector + vector + v, masked), x);
+              _mm512_storeu_ps(probabilities + ((row + r) * Vectors + vector + v) * kLanes, x);
+              store_bf16(x, p + (row + r) * width + (vector + v) * kLanes);
+            }
+          }
+        });
+  }
+
+  // dS of the same keys, from their P.
+  template <int Vectors>
+  HWY_INLINE void gradients(std::int64_t key, std::int64_t count, std::int64_t first_vector, bool masked,
+                            std::int64_t base, const float* probabilities) {
+    const std::int64_t lane = first_vector * kLanes;
+    std::uint16_t* ds = t_.ds + (key - base) * width_ + lane;
+    Pair* pairs = t_.ds_pairs + (key - base) / 2 * width_ + lane;
+    const float* all_delta = t_.delta + lane;
+    const std::int64_t width = width_;
+    const bool checked = masked || careful_;
+    Unit::template product<Vectors>(
+        key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, width_, t_.v_row / 2, count,
+        [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+          static_assert(Rows % 2 == 0);
+#pragma GCC unroll 8
+          for (int v = 0; v < Columns; ++v) {
+            const __m512 delta = _mm512_loadu_ps(all_delta + (vector + v) * kLanes);
+            auto finish = [&](int r) TESSERA_BF16_ATTR {
+              const __m512 p = _mm512_loadu_ps(probabilities + ((row + r) * Vectors + vector + v) * kLanes);
+              const __m512 x = _mm512_mul_ps(p, _mm512_sub_ps(sum[r][v], delta));
+              if (!checked) return x;
+              return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
+            };
+#pragma GCC unroll 8
+            for (int r = 0; r < Rows; r += 2) {
+              store_gradient(finish(r), finish(r + 1), ds + (row + r) * width + (vector + v) * kLanes, width,
+                             pairs + (row + r) / 2 * width + (vector + v) * kLanes);
+            }
+          }
+        });
+  }
+
+  // Two lines of dS as rows of bf16 (at `line` and `line + width`) and as pairs.
+  static HWY_INLINE void store_gradient(__m512 a, __m512 b, std::uint16_t* line, std::int64_t width, Pair* pairs) {
+    store_bf16(a, line);
+    store_bf16(b, line + width);
+    _mm512_storeu_si512(pairs, to_pairs(a, b));
+  }
+
+  // Lanes of a vector of rows that see key j of the sequence, which must lie in `part`.
+  [[nodiscard]] __mmask16 visible(std::int64_t j, const core::Tile& part, std::int64_t vector, bool masked) const {
+    if (j < part.begin || j >= part.end) return 0;
+    if (!masked) return 0xFFFF;
+    const core::Band& band = head_.s.band;
+    const std::int64_t diagonal = j - band.diagonal - rows_.begin - vector * kLanes;  // the lane on the diagonal
+    const std::int64_t first = band.right == core::kUnbounded ? 0 : std::clamp<std::int64_t>(diagonal - band.right, 0, 16);
+    const std::int64_t last = band.left == core::kUnbounded ? 15 : std::clamp<std::int64_t>(diagonal + band.left, -1, 15);
+    return static_cast<__mmask16>((0xFFFFU << first) & (0xFFFFU >> (15 - last)) & 0xFFFFU);
+  }
+
+  // The same with softcap, bias, ALiBi or dropout: one pass after the other over fp32 lines.
+  template <int Vectors>
+  void score_gradients_with_features(std::int64_t base, const core::Tile& part, std::int64_t first_vector,
+                                     bool masked) {
+    const std::int64_t lane = first_vector * kLanes, width = width_;
+    const std::int64_t first = base + round_down(part.begin - base, 2), count = round_up(part.end - first, 2);
+    const std::int64_t begin = (first - base) * width_ + lane, at = begin + (part.begin - first) * width_;
+    auto multiply = [&](const std::uint16_t* rows, std::int64_t row_size, const Pair* queries, float factor,
+                        float* to) TESSERA_BF16_ATTR {
+      Unit::template product<Vectors>(
+          key_rows(rows, row_size, first), row_size / 2, queries + lane, width, row_size / 2, count,
+          [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+            for (int r = 0; r < Rows; ++r) {
+              for (int v = 0; v < Columns; ++v) {
+                _mm512_storeu_ps(to + (row + r) * width + (vector + v) * kLanes,
+                                 _mm512_mul_ps(sum[r][v], _mm512_set1_ps(factor)));
+              }
+            }
+          });
+    };
+    multiply(t_.k, t_.qk_row, t_.q_t, scale_, t_.scores + begin);
+    multiply(t_.v, t_.v_row, t_.grad_out_t, 1.0F, t_.grad_scores + begin);
+    const ScoreBlock<float> block{t_.scores + at, width_, Vectors, rows_.begin + lane, part};
+    if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at);
+    finish_scores<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
+                         p_.softcap != 0 ? t_.cap + at : nullptr);
+    if (p_.dropout) {
+      for (std::int64_t i = 0; i < count; ++i) std::fill_n(t_.keep + begin + i * width_, Vectors * kLanes, 1.0F);
+      apply_dropout(head_, ScoreBlock<float>{t_.keep + at, width_, Vectors, rows_.begin + lane, part});
+    }
+    for (std::int64_t i = 0; i < count; i += 2) {
+      for (int v = 0; v < Vectors; ++v) {
+        auto finish = [&](std::int64_t line, __m512& p) TESSERA_BF16_ATTR {
+          const std::int64_t x = begin + line * width_ + v * kLanes, j = first + line;
+          p = _mm512_setzero_ps();
+          if (j < part.begin || j >= part.end) return p;
+          const __m512 score = _mm512_loadu_ps(t_.scores + x);
+          const __m512 lse = _mm512_loadu_ps(t_.lse + lane + v * kLanes);
+          const __mmask16 seen =
+              _mm512_cmp_ps_mask(score, _mm512_set1_ps(core::kMinusInfinity<float>), _CMP_NEQ_UQ);
+          p = _mm512_maskz_mov_ps(seen, exp2(_mm512_fmsub_ps(score, _mm512_set1_ps(kLog2E), lse)));
+          const __mmask16 counts = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+          const __m512 undropped = p;
+          __m512 gradient = _mm512_loadu_ps(t_.grad_scores + x);
+          if (p_.dropout) {
+            const __m512 keep = _mm512_loadu_ps(t_.keep + x);
+            gradient = _mm512_mul_ps(gradient, keep);
+            p = _mm512_mul_ps(p, keep);
+          }
+          gradient = _mm512_sub_ps(gradient, _mm512_loadu_ps(t_.delta + lane + v * kLanes));
+          gradient = _mm512_maskz_mul_ps(counts, undropped, gradient);
+          return p_.softcap != 0 ? _mm512_maskz_mul_ps(counts, gradient, _mm512_loadu_ps(t_.cap + x)) : gradient;
+        };
+        __m512 p0, p1;
+        const __m512 ds0 = finish(i, p0), ds1 = finish(i + 1, p1);
+        const std::int64_t x = begin + i * width_ + v * kLanes;
+        store_bf16(p0, t_.p + x);
+        store_bf16(p1, t_.p + x + width_);
+        store_gradient(ds0, ds1, t_.ds + x, width_, t_.ds_pairs + (first - base + i) / 2 * width_ + lane + v * kLanes);
+      }
+    }
+  }
+
+  // Rows of K or V from key j on, as pairs.
+  [[nodiscard]] const Pair* key_rows(const std::uint16_t* rows, std::int64_t row_size, std::int64_t j) const {
+    return reinterpret_cast<const Pair*>(rows + (j - range_.begin) * row_size);
+  }
+
+  // dQ^T += K^T dS^T over `part` (whole units) for some vectors of rows.
+  void issue_dq(std::int64_t base, const core::Tile& part, std::int64_t first_vector, std::int64_t vectors) {
+    const std::int64_t lane = first_vector * kLanes;
+    if (careful_) return issue_dq_careful(base, part, lane, vectors);
+    const core::Tile all{0, (part.end - part.begin) / 2};
+    Unit::template accumulate<Walk::columns>(
+        t_.k_t + Unit::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
+        t_.ds_pairs + (part.begin - base) / 2 * width_ + lane, width_, t_.grad_q_t + lane, width_, p_.qk_dim, vectors,
+        nullptr, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
+  }
+
+  // dV += P^T dO and dK += dS^T Q for the keys of the block, over the rows that see them.
+  void issue_dkv(std::int64_t base, const core::Tile& keys) {
+    const std::int64_t count = keys.end - keys.begin, line = (keys.begin - base) * width_;
+    const std::int64_t offset = keys.begin - range_.begin;
+    const bool partial = keys.kind != core::TileKind::full;
+    auto seeing = [&](std::int64_t r, std::int64_t rows) TESSERA_BF16_ATTR {
+      if (!partial) return core::Tile{0, width_ / 2};
+      const core::VisibleRange seen = core::visible_range(head_.s.band.transposed(), keys.begin + r,
+                                                          keys.begin + r + rows, head_.s.q_length);
+      const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - rows_.begin, 0, count_);
+      const std::int64_t end = std::clamp<std::int64_t>(seen.end - rows_.begin, begin, count_);
+      return core::Tile{round_down(begin, Unit::kDepth) / 2, round_up(end, Unit::kDepth) / 2};
+    };
+    auto issue = [&](const std::uint16_t* lines, const PackedRows& rows, const Pair* pairs, std::int64_t lanes,
+                     float* to) TESSERA_BF16_ATTR {
+      if (careful_) return multiply_careful(lines, count, rows, lanes, to);
+      Unit::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), width_ / 2, pairs, lanes, to, lanes,
+                                            count, lanes / kLanes, nullptr, seeing);
+    };
+    if (p_.has_grad_v) {
+      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_pairs, t_.v_lanes, t_.grad_v + offset * t_.v_lanes);
+    }
+    if (p_.has_grad_k) {
+      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_pairs, t_.qk_lanes, t_.grad_k + offset * t_.qk_lanes);
+    }
+  }
+
+  // The products without the terms in which P or dS is 0, so that a NaN on the other side does not spread.
+  void multiply_careful(const std::uint16_t* lines, std::int64_t count, const PackedRows& rows, std::int64_t lanes,
+                        float* to) const {
+    for (std::int64_t j = 0; j < count; ++j) {
+      for (std::int64_t r = 0; r < count_; ++r) {
+        const float factor = core::Element<BFloat16>::load(BFloat16{lines[j * width_ + r]});
+        if (factor == 0) continue;
+        for (std::int64_t c = 0; c < std::min(rows.row, lanes); ++c) {
+          to[j * lanes + c] += factor * core::Element<BFloat16>::load(BFloat16{rows.data[r * rows.row + c]});
+        }
+      }
+    }
+  }
+
+  void issue_dq_careful(std::int64_t base, const core::Tile& part, std::int64_t lane, std::int64_t vectors) {
+    for (std::int64_t j = part.begin; j < std::min(part.end, range_.end); ++j) {
+      const std::uint16_t* k = t_.k + (j - range_.begin) * t_.qk_row;
+      for (std::int64_t v = 0; v < vectors; ++v) {
+        const __m512 ds = load_bf16(t_.ds + (j - base) * width_ + lane + v * kLanes);
+        const __mmask16 counts = _mm512_cmp_ps_mask(ds, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        for (std::int64_t c = 0; c < p_.qk_dim; ++c) {
+          float* to = t_.grad_q_t + c * width_ + lane + v * kLanes;
+          const __m512 factor = _mm512_set1_ps(core::Element<BFloat16>::load(BFloat16{k[c]}));
+          _mm512_storeu_ps(to, _mm512_mask3_fmadd_ps(factor, ds, _mm512_loadu_ps(to), counts));
+        }
+      }
+    }
+  }
+
+  const Head& head_;
+  const core::Problem& p_;
+  core::Tile rows_;
+  std::int64_t count_;
+  core::Tile range_;
+  const BackwardScratch<Unit>& t_;
+  std::int64_t block_k_;
+  std::int64_t width_;
+  std::int64_t vectors_;
+  std::int64_t k_stride_;
+  bool features_;
+  float scale_;  // its absolute value: the sign is in q
+  bool careful_;
+};
+
+template <typename Unit>
+void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
+                       void* partial) {
+  Arena arena(memory);
+  const BackwardScratch<Unit> t(arena, p, plan);
+  const typename Unit::Session session;
+  const std::int64_t split = task % plan.splits, index = task / plan.splits;
+  const std::int64_t first_head = index % p.kv_heads * p.group();
+  const Head owner(p, index / p.kv_heads, first_head);
+  const core::Tile range = split_range(plan, split, owner.s.k_length);
+  const std::int64_t keys = range.end - range.begin;
+  const PackedRows k{t.k, t.qk_row}, v{t.v, t.v_row};
+  pack_keys<Unit>(owner, p.k, p.qk_dim, range, k);
+  pack_keys<Unit>(owner, p.v, p.v_dim, range, v);
+  pack_transposed<Unit>(owner, p.k, p.qk_dim, range, PackedRows{t.staged, t.qk_row}, t.k_t);
+  const bool finite = all_finite(k, keys) && all_finite(v, keys);
+  std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * t.qk_lanes) * sizeof(float));
+  std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * t.v_lanes) * sizeof(float));
+
+  const core::Tiling tiling{owner.s.q_length, kBackwardRows, p.blocks ? p.blocks.block_q : 0};
+  const std::int64_t tiles = tiling.count();
+  for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
+    const Head head(p, owner.s.index, h);
+    for (std::int64_t i = 0; i < tiles; ++i) {
+      const core::Tile rows = tiling[i];
+      BackwardTile<Unit> tile(head, rows, range, finite, t, plan.block_k);
+      tile.run();
+      if (!p.has_grad_q) continue;
+      for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
+        if (plan.splits == 1) {
+          store_row(tile.grad_q(r), p.qk_dim, static_cast<float>(p.scale),
+                    head.query_row<BFloat16>(p.grad_q, rows.begin + r));
+        } else {
+          const std::int64_t token =
+              p.packed ? head.s.q_begin + rows.begin + r : head.s.index * p.q_length + rows.begin + r;
+          const std::int64_t row = (split * p.q_tokens + token) * p.q_heads + h;
+          std::memcpy(static_cast<float*>(partial) + row * p.qk_dim, tile.grad_q(r),
+                      static_cast<std::size_t>(p.qk_dim) * sizeof(float));
+        }
+      }
+    }
+  }
+  const auto scale = static_cast<float>(std::abs(p.scale));
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const std::int64_t at = range.begin + j;
+    if (p.has_grad_k) store_row(t.grad_k + j * t.qk_lanes, p.qk_dim, scale, owner.key_row<BFloat16>(p.grad_k, at));
+    if (p.has_grad_v) store_row(t.grad_v + j * t.v_lanes, p.v_dim, 1.0F, owner.key_row<BFloat16>(p.grad_v, at));
+  }
+}
+
+template <typename Unit>
+std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
+  Arena arena;
+  const BackwardScratch<Unit> scratch(arena, p, plan);
+  return arena.used();
+}
+
+inline std::int64_t backward_tile_rows(bool /*fp64*/) { return kBackwardRows; }
+
+template <typename Unit>
+inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes<Unit>,
+                                                run_backward_task<Unit>};
+
+}  // namespace tessera::cpu::HWY_NAMESPACE::bf16
+TESSERA_BF16_END
