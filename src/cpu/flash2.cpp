@@ -1,8 +1,11 @@
 #include "cpu/flash2.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 
+#include "core/refuse.h"
 #include "core/text.h"
 #include "core/tiles.h"
 #include "cpu/arena.h"
@@ -34,8 +37,24 @@ const BackwardEngine* backward_engine_for(const core::Problem& p) {
 // Tasks per worker that make up for their unequal lengths.
 constexpr std::int64_t kTasksPerWorker = 4;
 
+// Keys per step that the environment variable TESSERA_BLOCK_K asks for; 0 without it. Throws Error
+// (invalid_argument) when it is not a number of keys.
+std::int64_t asked_keys_per_step() {
+  constexpr std::int64_t kMost = 8192;
+  const char* asked = std::getenv("TESSERA_BLOCK_K");
+  if (asked == nullptr) return 0;
+  std::int64_t keys = 0;
+  const char* end = asked + std::strlen(asked);
+  const auto [stopped, error] = std::from_chars(asked, end, keys);
+  if (error != std::errc() || stopped != end || keys < 1 || keys > kMost) {
+    core::refuse("TESSERA_BLOCK_K is '", asked, "'; it must be a number of keys, 1 to ", kMost);
+  }
+  return keys;
+}
+
 // Keys per step: K, V and the scores of a step within half of the second-level cache.
 std::int64_t keys_per_step(const core::Problem& p, std::int64_t tile_rows) {
+  if (const std::int64_t asked = asked_keys_per_step(); asked != 0) return asked;
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
   const std::int64_t fitting =
       static_cast<std::int64_t>(caches().l2) / 2 / (element * (p.qk_dim + p.v_dim + tile_rows));
@@ -64,56 +83,40 @@ ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, in
   return plan;
 }
 
-// The backward of a problem with few heads is split by keys, so that many threads have work. The splits decide
-// in which order dQ is summed and must not depend on the number of threads; each costs a partial dQ.
-constexpr std::int64_t kBackwardTasks = 32;
-constexpr std::int64_t kMaxSplits = 8;
-constexpr std::int64_t kMinSplitKeys = 128;
+// Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads.
+constexpr std::int64_t kMinChunkKeys = 256;
+constexpr std::int64_t kMaxChunks = 16;
+constexpr std::int64_t kChunkGrain = 64;
 
-BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine) {
+// Heads that make full rounds of the workers have one task each. The rest are split so that each worker has a few
+// tasks of them; each split costs a partial dQ.
+constexpr std::int64_t kSplitTasksPerWorker = 2;
+
+BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine, int workers) {
   BackwardPlan plan;
   plan.tile_rows = engine.tile_rows(p.dtype == DType::fp64);
-  plan.block_k = 128;
+  plan.block_k = asked_keys_per_step() != 0 ? asked_keys_per_step() : 128;
   plan.copy_k = copies(p, p.k, p.qk_dim, plan.tile_rows);
   plan.copy_v = copies(p, p.v, p.v_dim, plan.tile_rows);
-  const std::int64_t heads = std::max<std::int64_t>(p.batch * p.kv_heads, 1);
-  const std::int64_t wanted = std::min(kMaxSplits, (kBackwardTasks + heads - 1) / heads);
-  const std::int64_t splits = std::clamp<std::int64_t>(p.k_length / kMinSplitKeys, 1, wanted);
-  plan.split_keys = std::max<std::int64_t>((p.k_length + splits - 1) / splits, 1);
-  plan.splits = std::max<std::int64_t>((p.k_length + plan.split_keys - 1) / plan.split_keys, 1);
+  while (plan.chunks < kMaxChunks && p.k_length >= 2 * plan.chunks * kMinChunkKeys) plan.chunks *= 2;
+  const std::int64_t even = (p.k_length + plan.chunks - 1) / plan.chunks;
+  plan.chunk_keys = std::max<std::int64_t>((even + kChunkGrain - 1) / kChunkGrain, 1) * kChunkGrain;
+  const std::int64_t heads = p.batch * p.kv_heads;
+  plan.whole = heads / workers * workers;
+  const std::int64_t rest = heads - plan.whole;
+  while (plan.splits < plan.chunks && rest * plan.splits < kSplitTasksPerWorker * workers) plan.splits *= 2;
+  if (plan.splits == 1 || rest == 0) plan.whole = heads;
   return plan;
 }
 
-// The partial dQ of all splits, in accumulators; none when there is one split.
+// The partial dQ of the heads that are split, in accumulators.
 std::size_t partial_bytes(const core::Problem& p, const BackwardPlan& plan) {
-  if (plan.splits == 1 || !p.has_grad_q) return 0;
+  const std::int64_t rest = p.batch * p.kv_heads - plan.whole;
+  if (rest == 0 || !p.has_grad_q) return 0;
   Arena arena;
-  arena.take<std::byte>(plan.splits * p.q_tokens * p.q_heads * p.qk_dim *
+  arena.take<std::byte>(plan.splits * rest * p.group() * p.q_length * p.qk_dim *
                         static_cast<std::int64_t>(size_of(accumulator_of(p.dtype))));
   return arena.used();
-}
-
-// dQ = scale * (partial 0 + partial 1 + ...), row by row.
-template <typename T>
-void reduce_grad_q(const core::Problem& p, const BackwardPlan& plan, const std::byte* partial, int workers,
-                   Executor& executor) {
-  using A = Accumulator<T>;
-  const core::Tiling tiling{p.q_length, 64};
-  const std::int64_t tiles = tiling.count(), split_stride = p.q_tokens * p.q_heads * p.qk_dim;
-  parallel_for(executor, workers, p.batch * p.q_heads * tiles, [&](std::int64_t task, int) {
-    const Head head(p, task / tiles / p.q_heads, task / tiles % p.q_heads);
-    const core::Tile rows = tiling[task % tiles];
-    for (std::int64_t i = rows.begin; i < std::min(rows.end, head.s.q_length); ++i) {
-      const std::int64_t token = p.packed ? head.s.q_begin + i : head.s.index * p.q_length + i;
-      const A* from = reinterpret_cast<const A*>(partial) + (token * p.q_heads + head.q_head) * p.qk_dim;
-      T* to = head.query_row<T>(p.grad_q, i);
-      for (std::int64_t c = 0; c < p.qk_dim; ++c) {
-        A sum = from[c];
-        for (std::int64_t split = 1; split < plan.splits; ++split) sum += from[split * split_stride + c];
-        to[c] = Element<T>::store(sum * static_cast<A>(p.scale));
-      }
-    }
-  });
 }
 
 }  // namespace
@@ -160,9 +163,9 @@ void flash2_forward(const core::Problem& p, const registry::Configuration& confi
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers) {
   const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return portable::flash2_backward_configuration(p, workers);
-  const BackwardPlan plan = backward_plan(p, *engine);
-  const int useful =
-      static_cast<int>(std::clamp<std::int64_t>(p.batch * p.kv_heads * plan.splits, 1, workers));
+  const std::int64_t tasks = task_count(backward_plan(p, *engine, workers), p.batch * p.kv_heads);
+  const int useful = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, workers));
+  const BackwardPlan plan = backward_plan(p, *engine, useful);
   std::size_t bytes =
       partial_bytes(p, plan) + engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful);
   if (p.has_grad_bias) {
@@ -176,12 +179,12 @@ registry::Configuration flash2_backward_configuration(const core::Problem& p, in
           .fast_memory_bytes = static_cast<double>(caches().l2)};
 }
 
-std::string flash2_backward_details(const core::Problem& p, const registry::Configuration&) {
+std::string flash2_backward_details(const core::Problem& p, const registry::Configuration& configuration) {
   const Target target = target_for(active_target(), p.dtype);
   const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return "instruction set portable";
-  const BackwardPlan plan = backward_plan(p, *engine);
-  return core::concat("instruction set ", name(target), ", ", plan.splits, " tasks per key/value head",
+  const BackwardPlan plan = backward_plan(p, *engine, configuration.workers);
+  return core::concat("instruction set ", name(target), ", ", task_count(plan, p.batch * p.kv_heads), " tasks",
                       plan.copy_k || plan.copy_v ? ", K and V copied per task" : "");
 }
 
@@ -189,21 +192,26 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& conf
                      const registry::Resources& resources) {
   const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return portable::flash2_backward(p, configuration, resources);
-  const BackwardPlan plan = backward_plan(p, *engine);
+  const BackwardPlan plan = backward_plan(p, *engine, configuration.workers);
   std::byte* partial = resources.workspace;
   std::byte* memory = partial + partial_bytes(p, plan);
   const std::size_t bytes = engine->worker_bytes(p, plan);
+  const std::int64_t heads = p.batch * p.kv_heads;
   if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
-    parallel_for(*resources.executor, configuration.workers, p.batch * p.kv_heads * plan.splits,
+    parallel_for(*resources.executor, configuration.workers, task_count(plan, heads),
                  [&](std::int64_t task, int worker) {
-                   engine->run_task(p, plan, task, memory + bytes * static_cast<std::size_t>(worker),
-                                    partial);
+                   engine->run_task(p, plan, task, memory + bytes * static_cast<std::size_t>(worker), partial);
                  });
   }
-  if (p.has_grad_q && plan.splits > 1) {
-    core::with_type(p.dtype, [&]<typename T>() {
-      reduce_grad_q<T>(p, plan, partial, configuration.workers, *resources.executor);
-    });
+  if (p.has_grad_q && plan.whole < heads) {
+    const core::Tiling tiling{p.q_length, plan.tile_rows};
+    const std::int64_t per_head = p.group() * tiling.count();
+    parallel_for(*resources.executor, configuration.workers, (heads - plan.whole) * per_head,
+                 [&](std::int64_t task, int) {
+                   const std::int64_t rest = task % per_head;
+                   engine->reduce(p, plan, plan.whole + task / per_head, rest / tiling.count(),
+                                  tiling[rest % tiling.count()], partial);
+                 });
   }
   if (p.has_grad_bias) {  // a pass of its own: every sum of d(bias) has one owner
     core::Problem bias_only = p;

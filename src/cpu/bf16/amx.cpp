@@ -6,6 +6,7 @@
 
 #include "cpu/bf16/engines.h"
 #include "cpu/simd/product-inl.h"
+#include "cpu/simd/reduce-inl.h"
 #include "cpu/simd/scores-inl.h"
 
 #if HWY_TARGET == HWY_AVX3

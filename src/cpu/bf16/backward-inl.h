@@ -20,6 +20,7 @@
 #include "cpu/head.h"
 #include "cpu/simd/flash2_backward.h"
 #include "cpu/simd/product-inl.h"
+#include "cpu/simd/reduce-inl.h"
 #include "cpu/simd/scores-inl.h"
 
 TESSERA_BF16_BEGIN
@@ -34,7 +35,7 @@ struct BackwardScratch {
   std::uint16_t *q, *grad_out;           // tile rows x head_dim
   Pair *q_t, *grad_out_t;                // head_dim / 2 x tile rows
   Pair *q_pairs, *grad_out_pairs;        // tile rows / 2 x head_dim in vectors
-  float *grad_q_t, *grad_q;              // head_dim x tile rows, and back
+  float *grad_q_t, *grad_q;              // head_dim x tile rows for every level of the tree of sums, and back
   float *lse, *delta;                    // per row; LSE in units of log2
   std::uint16_t *p, *ds;                 // lines x tile rows
   Pair* ds_pairs;                        // lines / 2 x tile rows
@@ -46,7 +47,8 @@ struct BackwardScratch {
 
   BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan) {
     constexpr std::int64_t kTile = kBackwardRows;
-    const std::int64_t keys = padded_keys<Unit>(plan.split_keys);
+    const std::int64_t heads = problem.batch * problem.kv_heads;
+    const std::int64_t keys = padded_keys<Unit>(task_of(plan, heads, 0).range(plan, problem.k_length).end);
     const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
     const std::int64_t block = lines * kTile;
     const bool features = has_features(problem) || problem.dropout;
@@ -60,7 +62,7 @@ struct BackwardScratch {
     grad_out_t = arena.take<Pair>(v_row / 2 * kTile);
     q_pairs = arena.take<Pair>(kTile / 2 * qk_lanes);
     grad_out_pairs = arena.take<Pair>(kTile / 2 * v_lanes);
-    grad_q_t = arena.take<float>(qk_row * kTile);
+    grad_q_t = arena.take<float>(tree_levels(plan.chunks) * qk_row * kTile);
     grad_q = arena.take<float>(kTile * problem.qk_dim);
     lse = arena.take<float>(kTile);
     delta = arena.take<float>(kTile);
@@ -87,14 +89,15 @@ template <typename Unit>
 class BackwardTile {
  public:
   BackwardTile(const Head& head, core::Tile rows, core::Tile range, bool finite, const BackwardScratch<Unit>& scratch,
-               std::int64_t block_k)
+               const BackwardPlan& plan)
       : head_(head),
         p_(head.p),
         rows_(rows),
         count_(rows.end - rows.begin),
         range_(range),
         t_(scratch),
-        block_k_(block_k),
+        block_k_(plan.block_k),
+        chunk_keys_(plan.chunk_keys),
         width_(round_up(count_, Unit::kStrip * kLanes)),
         vectors_(width_ / kLanes),
         k_stride_(Unit::transposed_stride(scratch.qk_row)),
@@ -103,15 +106,9 @@ class BackwardTile {
         careful_(!finite) {}
 
   // Adds to dK and dV of the range, and leaves dQ (not yet scaled) for grad_q().
-  void run() {
+  void run(std::int64_t first_key, std::int64_t chunks) {
     load_queries();
-    std::memset(t_.grad_q_t, 0, static_cast<std::size_t>(t_.qk_row * width_) * sizeof(float));
-    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
-                            [&](core::Tile keys) TESSERA_BF16_ATTR {
-                              keys.begin = std::max(keys.begin, range_.begin);
-                              keys.end = std::min(keys.end, range_.end);
-                              if (keys.begin < keys.end) step(keys);
-                            });
+    if (!sum_chunks(first_key, chunks, t_.grad_q_t)) std::fill_n(t_.grad_q_t, t_.qk_row * width_, 0.0F);
     transpose(t_.grad_q_t, width_, p_.qk_dim, width_, t_.grad_q, p_.qk_dim);
   }
 
@@ -129,6 +126,9 @@ class BackwardTile {
     copy_rows(count_, p_.v_dim, 0, grad_out, [&](std::int64_t r) TESSERA_BF16_ATTR {
       return head_.query_row<const BFloat16>(p_.grad_out, rows_.begin + r);
     });
+    for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
+      prefetch_row(head_.query_row<const BFloat16>(p_.out, i), p_.v_dim);
+    }
     const auto rest = static_cast<std::size_t>(width_ - count_);
     std::memset(t_.q + count_ * t_.qk_row, 0, rest * static_cast<std::size_t>(t_.qk_row) * sizeof(*t_.q));
     std::memset(t_.grad_out + count_ * t_.v_row, 0, rest * static_cast<std::size_t>(t_.v_row) * sizeof(*t_.q));
@@ -166,6 +166,32 @@ class BackwardTile {
     return p_.has_grad_lse ? delta - *head_.query_row<const float>(p_.grad_lse, rows_.begin + r) : delta;
   }
 
+  // dQ^T over `chunks` chunks of keys as a tree of sums, into `to`; behind it is room for the levels of the tree.
+  // Returns false, and writes nothing, when no row sees them.
+  bool sum_chunks(std::int64_t first_key, std::int64_t chunks, float* to) {
+    if (chunks == 1) return visit_chunk(first_key, to);
+    const std::int64_t half = chunks / 2, size = t_.qk_row * width_;
+    const bool left = sum_chunks(first_key, half, to);
+    const bool right = sum_chunks(first_key + half * chunk_keys_, half, left ? to + size : to);
+    if (left && right) add_to(to + size, size, to);
+    return left || right;
+  }
+
+  bool visit_chunk(std::int64_t first_key, float* to) {
+    bool visited = false;
+    grad_q_t_ = to;
+    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
+                            [&](core::Tile keys) TESSERA_BF16_ATTR {
+                              keys.begin = std::max(keys.begin, first_key);
+                              keys.end = std::min(keys.end, first_key + chunk_keys_);
+                              if (keys.begin >= keys.end) return;
+                              if (!visited) std::fill_n(to, t_.qk_row * width_, 0.0F);
+                              visited = true;
+                              step(keys);
+                            });
+    return visited;
+  }
+
   // Lines of P and dS begin at a key (of the range) that the unit can begin with.
   void step(const core::Tile& keys) {
     const std::int64_t base = range_.begin + round_down(keys.begin - range_.begin, Unit::kDepth);
@@ -176,6 +202,8 @@ class BackwardTile {
       if constexpr (Unit::kStrip == 1) {
         if (v < vectors_) score_gradients<1>(base, keys, v, false);
       }
+      zero_pairs(0, (keys.begin - base) / 2);
+      zero_pairs((keys.end - base + 1) / 2, lines / 2);
       issue_dq(base, core::Tile{base, base + lines}, 0, vectors_);
     } else {
       const auto elements = static_cast<std::size_t>(lines * width_);
@@ -196,6 +224,11 @@ class BackwardTile {
       }
     }
     issue_dkv(base, keys);
+  }
+
+  // Lines of pairs of dS that no score reaches.
+  void zero_pairs(std::int64_t begin, std::int64_t end) {
+    std::fill(t_.ds_pairs + begin * width_, t_.ds_pairs + std::max(begin, end) * width_, Pair{0});
   }
 
   // P^T (after dropout) and dS^T of `part`, in lines that begin at key `base`, for some vectors of rows.
@@ -370,7 +403,7 @@ class BackwardTile {
     const core::Tile all{0, (part.end - part.begin) / 2};
     Unit::template accumulate<Walk::columns>(
         t_.k_t + Unit::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
-        t_.ds_pairs + (part.begin - base) / 2 * width_ + lane, width_, t_.grad_q_t + lane, width_, p_.qk_dim, vectors,
+        t_.ds_pairs + (part.begin - base) / 2 * width_ + lane, width_, grad_q_t_ + lane, width_, p_.qk_dim, vectors,
         nullptr, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
   }
 
@@ -422,7 +455,7 @@ class BackwardTile {
         const __m512 ds = load_bf16(t_.ds + (j - base) * width_ + lane + v * kLanes);
         const __mmask16 counts = _mm512_cmp_ps_mask(ds, _mm512_setzero_ps(), _CMP_NEQ_UQ);
         for (std::int64_t c = 0; c < p_.qk_dim; ++c) {
-          float* to = t_.grad_q_t + c * width_ + lane + v * kLanes;
+          float* to = grad_q_t_ + c * width_ + lane + v * kLanes;
           const __m512 factor = _mm512_set1_ps(core::Element<BFloat16>::load(BFloat16{k[c]}));
           _mm512_storeu_ps(to, _mm512_mask3_fmadd_ps(factor, ds, _mm512_loadu_ps(to), counts));
         }
@@ -437,6 +470,8 @@ class BackwardTile {
   core::Tile range_;
   const BackwardScratch<Unit>& t_;
   std::int64_t block_k_;
+  std::int64_t chunk_keys_;
+  float* grad_q_t_ = nullptr;  // of the chunk at hand
   std::int64_t width_;
   std::int64_t vectors_;
   std::int64_t k_stride_;
@@ -451,10 +486,10 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
   Arena arena(memory);
   const BackwardScratch<Unit> t(arena, p, plan);
   const typename Unit::Session session;
-  const std::int64_t split = task % plan.splits, index = task / plan.splits;
-  const std::int64_t first_head = index % p.kv_heads * p.group();
-  const Head owner(p, index / p.kv_heads, first_head);
-  const core::Tile range = split_range(plan, split, owner.s.k_length);
+  const BackwardTask own = task_of(plan, p.batch * p.kv_heads, task);
+  const std::int64_t first_head = own.head % p.kv_heads * p.group();
+  const Head owner(p, own.head / p.kv_heads, first_head);
+  const core::Tile range = own.range(plan, owner.s.k_length);
   const std::int64_t keys = range.end - range.begin;
   const PackedRows k{t.k, t.qk_row}, v{t.v, t.v_row};
   pack_keys<Unit>(owner, p.k, p.qk_dim, range, k);
@@ -470,19 +505,16 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
     const Head head(p, owner.s.index, h);
     for (std::int64_t i = 0; i < tiles; ++i) {
       const core::Tile rows = tiling[i];
-      BackwardTile<Unit> tile(head, rows, range, finite, t, plan.block_k);
-      tile.run();
+      BackwardTile<Unit> tile(head, rows, range, finite, t, plan);
+      tile.run(own.first_key, own.chunks);
       if (!p.has_grad_q) continue;
       for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
-        if (plan.splits == 1) {
-          store_row(tile.grad_q(r), p.qk_dim, static_cast<float>(p.scale),
+        if (own.splits == 1) {
+          store_row_bf16(tile.grad_q(r), p.qk_dim, static_cast<float>(p.scale),
                     head.query_row<BFloat16>(p.grad_q, rows.begin + r));
         } else {
-          const std::int64_t token =
-              p.packed ? head.s.q_begin + rows.begin + r : head.s.index * p.q_length + rows.begin + r;
-          const std::int64_t row = (split * p.q_tokens + token) * p.q_heads + h;
-          std::memcpy(static_cast<float*>(partial) + row * p.qk_dim, tile.grad_q(r),
-                      static_cast<std::size_t>(p.qk_dim) * sizeof(float));
+          const std::int64_t to = partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
+          std::copy_n(tile.grad_q(r), p.qk_dim, static_cast<float*>(partial) + to);
         }
       }
     }
@@ -490,8 +522,8 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
   const auto scale = static_cast<float>(std::abs(p.scale));
   for (std::int64_t j = 0; j < keys; ++j) {
     const std::int64_t at = range.begin + j;
-    if (p.has_grad_k) store_row(t.grad_k + j * t.qk_lanes, p.qk_dim, scale, owner.key_row<BFloat16>(p.grad_k, at));
-    if (p.has_grad_v) store_row(t.grad_v + j * t.v_lanes, p.v_dim, 1.0F, owner.key_row<BFloat16>(p.grad_v, at));
+    if (p.has_grad_k) store_row_bf16(t.grad_k + j * t.qk_lanes, p.qk_dim, scale, owner.key_row<BFloat16>(p.grad_k, at));
+    if (p.has_grad_v) store_row_bf16(t.grad_v + j * t.v_lanes, p.v_dim, 1.0F, owner.key_row<BFloat16>(p.grad_v, at));
   }
 }
 
@@ -506,7 +538,7 @@ inline std::int64_t backward_tile_rows(bool /*fp64*/) { return kBackwardRows; }
 
 template <typename Unit>
 inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes<Unit>,
-                                                run_backward_task<Unit>};
+                                                run_backward_task<Unit>, reduce_grad_q};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE::bf16
 TESSERA_BF16_END

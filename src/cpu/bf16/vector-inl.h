@@ -70,6 +70,20 @@ HWY_INLINE void store_bf16(__m512 x, std::uint16_t* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
 }
 
+// to[0 .. count) = scale * from[0 .. count), as bf16. Returns whether all values are finite.
+HWY_INLINE bool store_row_bf16(const float* from, std::int64_t count, float scale, BFloat16* to) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  __m512 check = _mm512_setzero_ps();  // x * 0 is 0 for finite x, else NaN
+  for (std::int64_t c = 0; c < count; c += kLanes) {
+    const std::int64_t left = count - c;
+    const __mmask16 valid = left >= kLanes ? 0xFFFF : static_cast<__mmask16>((1U << left) - 1);
+    const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(valid, from + c), factor);
+    check = _mm512_fmadd_ps(x, _mm512_setzero_ps(), check);
+    _mm256_mask_storeu_epi16(to + c, valid, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  }
+  return _mm512_cmp_ps_mask(check, _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0;
+}
+
 // ---- packing ---------------------------------------------------------------------------------------------
 
 // Rows of bf16 without gaps, each `row` elements long (even); what lies past a tensor's dimension is 0.
@@ -78,12 +92,20 @@ struct PackedRows {
   std::int64_t row;
 };
 
+// Asks for a row of a tensor ahead of its use; rows that lie far apart are not foreseen by the hardware.
+HWY_INLINE void prefetch_row(const BFloat16* row, std::int64_t dim) {
+  for (std::int64_t c = 0; c < dim; c += 32) _mm_prefetch(reinterpret_cast<const char*>(row + c), _MM_HINT_T0);
+}
+
 // Row r of `to` = the `dim` elements at row_of(r), xor `sign` (0x8000 changes the sign), then zeros.
 template <typename RowOf>
 HWY_INLINE void copy_rows(std::int64_t count, std::int64_t dim, std::uint16_t sign, const PackedRows& to,
                           const RowOf& row_of) {
+  constexpr std::int64_t kAhead = 12;
   const __m512i flip = _mm512_set1_epi16(static_cast<short>(sign));
+  for (std::int64_t r = 0; r < std::min(kAhead, count); ++r) prefetch_row(row_of(r), dim);
   for (std::int64_t r = 0; r < count; ++r) {
+    if (r + kAhead < count) prefetch_row(row_of(r + kAhead), dim);
     const BFloat16* from = row_of(r);
     std::uint16_t* row = to.data + r * to.row;
     for (std::int64_t c = 0; c < to.row; c += 32) {

@@ -7,8 +7,8 @@
 //
 // so that only Q and dO are transposed, once per tile of queries, and dQ^T back. A task owns a range of keys of
 // one key/value head: it keeps their dK and dV while it walks over the tiles of queries of every head of the
-// group. Where there are few heads their keys are split, always in the same way: partial dQ are then summed in
-// a fixed order, and no result depends on the number of threads.
+// group. Where heads do not suffice for all workers their keys are split: partial dQ are then summed in an order
+// that is always the same (see BackwardPlan), and no result depends on the number of threads.
 //
 // Traffic: K, V, dK, dV of the range once per tile of queries, from the cache where they fit; Q, dO, O, dQ once
 // per split. Memory per worker: the tiles, dK and dV of a range, and copies of its K and V where their rows are
@@ -28,6 +28,7 @@
 #include "cpu/head.h"
 #include "cpu/simd/flash2_backward.h"
 #include "cpu/simd/product-inl.h"
+#include "cpu/simd/reduce-inl.h"
 #include "cpu/simd/scores-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
@@ -51,7 +52,7 @@ struct BackwardScratch {
   A* grad_out;           // tile rows x padded d_v
   A* q_t;                // d_qk x tile rows
   A* grad_out_t;         // d_v x tile rows
-  A* grad_q_t;           // d_qk x tile rows
+  A* grad_q_t;           // d_qk x tile rows, for every level of the tree of sums
   A *lse, *delta;        // per row
   A *p, *ds;             // block_k x tile rows
   A *keep, *cap, *bias;  // likewise, with dropout, softcap, a bias
@@ -66,7 +67,7 @@ struct BackwardScratch {
     grad_out = arena.take<A>(kRowsPerTile * padded<A>(problem.v_dim));
     q_t = arena.take<A>(problem.qk_dim * kRowsPerTile);
     grad_out_t = arena.take<A>(problem.v_dim * kRowsPerTile);
-    grad_q_t = arena.take<A>(problem.qk_dim * kRowsPerTile);
+    grad_q_t = arena.take<A>(tree_levels(plan.chunks) * problem.qk_dim * kRowsPerTile);
     lse = arena.take<A>(kRowsPerTile);
     delta = arena.take<A>(kRowsPerTile);
     p = arena.take<A>(block);
@@ -75,10 +76,11 @@ struct BackwardScratch {
     cap = arena.take<A>(problem.softcap != 0 ? block : 0);
     bias = arena.take<A>(problem.has_bias ? block : 0);
     bias_row = arena.take<A>(problem.has_bias ? plan.block_k * kSquare<A> : 0);
-    k = arena.take<A>(plan.copy_k ? plan.split_keys * problem.qk_dim : 0);
-    v = arena.take<A>(plan.copy_v ? plan.split_keys * problem.v_dim : 0);
-    grad_k = arena.take<A>(plan.split_keys * padded<A>(problem.qk_dim));
-    grad_v = arena.take<A>(plan.split_keys * padded<A>(problem.v_dim));
+    const std::int64_t keys = task_of(plan, problem.batch * problem.kv_heads, 0).range(plan, problem.k_length).end;
+    k = arena.take<A>(plan.copy_k ? keys * problem.qk_dim : 0);
+    v = arena.take<A>(plan.copy_v ? keys * problem.v_dim : 0);
+    grad_k = arena.take<A>(keys * padded<A>(problem.qk_dim));
+    grad_v = arena.take<A>(keys * padded<A>(problem.v_dim));
   }
 };
 
@@ -98,28 +100,24 @@ template <typename A>
 class BackwardTile {
  public:
   BackwardTile(const Head& head, core::Tile rows, const KeyRange<A>& range, const BackwardScratch<A>& scratch,
-               std::int64_t block_k)
+               const BackwardPlan& plan)
       : head_(head),
         p_(head.p),
         rows_(rows),
         count_(rows.end - rows.begin),
         range_(range),
         t_(scratch),
-        block_k_(block_k),
+        block_k_(plan.block_k),
+        chunk_keys_(plan.chunk_keys),
         vectors_((count_ + lanes<A>() - 1) / lanes<A>()),
         width_(vectors_ * lanes<A>()),
         features_(has_features(head.p)) {}
 
+  // Adds to dK and dV of the range, and leaves dQ (not yet scaled) for grad_q().
   template <typename T>
-  void run() {
+  void run(std::int64_t first_key, std::int64_t chunks) {
     load_queries<T>();
-    std::memset(t_.grad_q_t, 0, static_cast<std::size_t>(p_.qk_dim * width_) * sizeof(A));
-    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
-                            [&](core::Tile keys) HWY_ATTR {
-                              keys.begin = std::max(keys.begin, range_.keys.begin);
-                              keys.end = std::min(keys.end, range_.keys.end);
-                              if (keys.begin < keys.end) step(keys);
-                            });
+    if (!sum_chunks(first_key, chunks, t_.grad_q_t)) std::fill_n(t_.grad_q_t, p_.qk_dim * width_, A{0});
     transpose(t_.grad_q_t, width_, p_.qk_dim, width_, t_.q, p_.qk_dim);  // q is not needed any more
   }
 
@@ -156,6 +154,32 @@ class BackwardTile {
     careful_ = !range_.finite || check != 0;
     transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, width_);
     transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, width_);
+  }
+
+  // dQ^T over `chunks` chunks of keys as a tree of sums, into `to`; behind it is room for the levels of the tree.
+  // Returns false, and writes nothing, when no row sees them.
+  bool sum_chunks(std::int64_t first_key, std::int64_t chunks, A* to) {
+    if (chunks == 1) return visit_chunk(first_key, to);
+    const std::int64_t half = chunks / 2, size = p_.qk_dim * width_;
+    const bool left = sum_chunks(first_key, half, to);
+    const bool right = sum_chunks(first_key + half * chunk_keys_, half, left ? to + size : to);
+    if (left && right) add_to(to + size, size, to);
+    return left || right;
+  }
+
+  bool visit_chunk(std::int64_t first_key, A* to) {
+    bool visited = false;
+    grad_q_t_ = to;
+    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
+                            [&](core::Tile keys) HWY_ATTR {
+                              keys.begin = std::max(keys.begin, first_key);
+                              keys.end = std::min(keys.end, first_key + chunk_keys_);
+                              if (keys.begin >= keys.end) return;
+                              if (!visited) std::fill_n(to, p_.qk_dim * width_, A{0});
+                              visited = true;
+                              step(keys);
+                            });
+    return visited;
   }
 
   void step(const core::Tile& keys) {
@@ -324,7 +348,7 @@ class BackwardTile {
     const core::Tile all{0, part.end - part.begin};
     Accumulate<Walk::columns, A>(range_.k + (part.begin - range_.keys.begin) * range_.k_row, range_.k_row,
                                  t_.ds + (part.begin - keys.begin) * width_ + lane, width_,
-                                 t_.grad_q_t + lane, width_, careful_)
+                                 grad_q_t_ + lane, width_, careful_)
         .run(p_.qk_dim, vectors, [&](std::int64_t, std::int64_t) HWY_ATTR { return all; });
   }
 
@@ -354,6 +378,8 @@ class BackwardTile {
   const KeyRange<A>& range_;
   const BackwardScratch<A>& t_;
   std::int64_t block_k_;
+  std::int64_t chunk_keys_;
+  A* grad_q_t_ = nullptr;  // of the chunk at hand
   std::int64_t vectors_;
   std::int64_t width_;
   bool features_;
@@ -397,10 +423,10 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
   using A = core::Accumulator<T>;
   Arena arena(memory);
   const BackwardScratch<A> t(arena, p, plan);
-  const std::int64_t split = task % plan.splits, index = task / plan.splits;
-  const std::int64_t first_head = index % p.kv_heads * p.group();
-  const Head owner(p, index / p.kv_heads, first_head);
-  KeyRange<A> range{split_range(plan, split, owner.s.k_length), nullptr, 0, nullptr, 0, true};
+  const BackwardTask own = task_of(plan, p.batch * p.kv_heads, task);
+  const std::int64_t first_head = own.head % p.kv_heads * p.group();
+  const Head owner(p, own.head / p.kv_heads, first_head);
+  KeyRange<A> range{own.range(plan, owner.s.k_length), nullptr, 0, nullptr, 0, true};
   const std::int64_t keys = range.keys.end - range.keys.begin;
   std::tie(range.k, range.k_row) =
       prepare_range<T, A>(owner, p.k, range.keys, p.qk_dim, plan.copy_k, t.k, range.finite);
@@ -416,19 +442,16 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
     const Head head(p, owner.s.index, h);
     for (std::int64_t i = 0; i < tiles; ++i) {
       const core::Tile rows = tiling[i];
-      BackwardTile<A> tile(head, rows, range, t, plan.block_k);
-      tile.template run<T>();
+      BackwardTile<A> tile(head, rows, range, t, plan);
+      tile.template run<T>(own.first_key, own.chunks);
       if (!p.has_grad_q) continue;
       for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
-        if (plan.splits == 1) {
+        if (own.splits == 1) {
           store_row(tile.grad_q(r), p.qk_dim, static_cast<A>(p.scale),
                     head.query_row<T>(p.grad_q, rows.begin + r));
         } else {
-          const std::int64_t token =
-              p.packed ? head.s.q_begin + rows.begin + r : head.s.index * p.q_length + rows.begin + r;
-          const std::int64_t row = (split * p.q_tokens + token) * p.q_heads + h;
-          std::memcpy(static_cast<A*>(partial) + row * p.qk_dim, tile.grad_q(r),
-                      static_cast<std::size_t>(p.qk_dim) * sizeof(A));
+          const std::int64_t to = partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
+          std::copy_n(tile.grad_q(r), p.qk_dim, static_cast<A*>(partial) + to);
         }
       }
     }
@@ -457,7 +480,8 @@ std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& pl
   return arena.used();
 }
 
-inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes, run_backward_task};
+inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes, run_backward_task,
+                                                reduce_grad_q};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
