@@ -126,16 +126,15 @@ class BackwardTile {
     copy_rows(count_, p_.v_dim, 0, grad_out, [&](std::int64_t r) TESSERA_BF16_ATTR {
       return head_.query_row<const BFloat16>(p_.grad_out, rows_.begin + r);
     });
-    for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
-      prefetch_row(head_.query_row<const BFloat16>(p_.out, i), p_.v_dim);
-    }
     const auto rest = static_cast<std::size_t>(width_ - count_);
     std::memset(t_.q + count_ * t_.qk_row, 0, rest * static_cast<std::size_t>(t_.qk_row) * sizeof(*t_.q));
     std::memset(t_.grad_out + count_ * t_.v_row, 0, rest * static_cast<std::size_t>(t_.v_row) * sizeof(*t_.q));
-    for (std::int64_t r = 0; r < width_; ++r) {
-      t_.lse[r] = std::numeric_limits<float>::infinity();
-      t_.delta[r] = 0;
-      if (r >= count_) continue;
+    std::fill_n(t_.lse, width_, std::numeric_limits<float>::infinity());
+    std::fill_n(t_.delta, width_, 0.0F);
+    for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
+      prefetch_row(head_.query_row<const BFloat16>(p_.out, i), p_.v_dim);
+    }
+    for (std::int64_t r = 0; r < count_; ++r) {
       const float lse = *head_.query_row<const float>(p_.lse, rows_.begin + r);
       if (lse == core::kMinusInfinity<float>) continue;
       t_.lse[r] = lse * kLog2E;
@@ -508,23 +507,34 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
       BackwardTile<Unit> tile(head, rows, range, finite, t, plan);
       tile.run(own.first_key, own.chunks);
       if (!p.has_grad_q) continue;
-      for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
-        if (own.splits == 1) {
-          store_row_bf16(tile.grad_q(r), p.qk_dim, static_cast<float>(p.scale),
-                    head.query_row<BFloat16>(p.grad_q, rows.begin + r));
-        } else {
-          const std::int64_t to = partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
-          std::copy_n(tile.grad_q(r), p.qk_dim, static_cast<float*>(partial) + to);
+      auto grad_q = [&](std::int64_t r) TESSERA_BF16_ATTR {
+        return head.query_row<BFloat16>(p.grad_q, rows.begin + r);
+      };
+      auto partial_grad_q = [&](std::int64_t r) TESSERA_BF16_ATTR {
+        return static_cast<float*>(partial) +
+               partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
+      };
+      const std::int64_t count = rows.end - rows.begin;
+      if (own.splits == 1) {
+        for (std::int64_t r = 0; r < count; ++r) prefetch_row(grad_q(r), p.qk_dim);
+        for (std::int64_t r = 0; r < count; ++r) {
+          store_row_bf16(tile.grad_q(r), p.qk_dim, static_cast<float>(p.scale), grad_q(r));
         }
+      } else {
+        for (std::int64_t r = 0; r < count; ++r) std::copy_n(tile.grad_q(r), p.qk_dim, partial_grad_q(r));
       }
     }
   }
-  const auto scale = static_cast<float>(std::abs(p.scale));
-  for (std::int64_t j = 0; j < keys; ++j) {
-    const std::int64_t at = range.begin + j;
-    if (p.has_grad_k) store_row_bf16(t.grad_k + j * t.qk_lanes, p.qk_dim, scale, owner.key_row<BFloat16>(p.grad_k, at));
-    if (p.has_grad_v) store_row_bf16(t.grad_v + j * t.v_lanes, p.v_dim, 1.0F, owner.key_row<BFloat16>(p.grad_v, at));
-  }
+  auto store = [&](const core::View& view, const float* from, std::int64_t row, std::int64_t dim,
+                   float scale) TESSERA_BF16_ATTR {
+    auto to = [&](std::int64_t j) TESSERA_BF16_ATTR { return owner.key_row<BFloat16>(view, range.begin + j); };
+    for (std::int64_t j = 0; j < keys; ++j) {
+      prefetch_row(to(std::min(j + 12, keys - 1)), dim);
+      store_row_bf16(from + j * row, dim, scale, to(j));
+    }
+  };
+  if (p.has_grad_k) store(p.grad_k, t.grad_k, t.qk_lanes, p.qk_dim, static_cast<float>(std::abs(p.scale)));
+  if (p.has_grad_v) store(p.grad_v, t.grad_v, t.v_lanes, p.v_dim, 1.0F);
 }
 
 template <typename Unit>

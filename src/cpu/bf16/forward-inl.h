@@ -284,18 +284,17 @@ class ForwardTile {
 
   // out = o / sum and LSE = maximum + log(sum); 0 and -inf for a row that saw nothing.
   bool finalize() {
-    for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
-      prefetch_row(head_.query_row<const BFloat16>(p_.out, i), p_.v_dim);
-    }
+    auto row = [&](std::int64_t r) TESSERA_BF16_ATTR { return head_.query_row<BFloat16>(p_.out, rows_.begin + r); };
+    const std::int64_t count = rows_.end - rows_.begin;
+    for (std::int64_t r = 0; r < count; ++r) prefetch_row(row(r), p_.v_dim);
     transpose(t_.o, width_, p_.v_dim, width_, t_.o_rows, p_.v_dim);
     bool finite = true;
-    for (std::int64_t r = 0; r < rows_.end - rows_.begin; ++r) {
+    for (std::int64_t r = 0; r < count; ++r) {
       const float sum = t_.sum[r];
       const float factor = sum == 0 ? 0.0F : 1.0F / sum;
-      const std::int64_t i = rows_.begin + r;
-      finite &= store_row_bf16(t_.o_rows + r * p_.v_dim, p_.v_dim, factor, head_.query_row<BFloat16>(p_.out, i));
+      finite &= store_row_bf16(t_.o_rows + r * p_.v_dim, p_.v_dim, factor, row(r));
       if (p_.has_lse) {
-        *head_.query_row<float>(p_.lse, i) =
+        *head_.query_row<float>(p_.lse, rows_.begin + r) =
             sum == 0 ? core::kMinusInfinity<float> : t_.maximum[r] / kLog2E + std::log(sum);
       }
     }

@@ -92,17 +92,12 @@ struct PackedRows {
   std::int64_t row;
 };
 
-// Asks for a row of a tensor ahead of its use; rows that lie far apart are not foreseen by the hardware.
-HWY_INLINE void prefetch_row(const BFloat16* row, std::int64_t dim) {
-  for (std::int64_t c = 0; c < dim; c += 32) _mm_prefetch(reinterpret_cast<const char*>(row + c), _MM_HINT_T0);
-}
-
 // Row r of `to` = the `dim` elements at row_of(r), xor `sign` (0x8000 changes the sign), then zeros.
 template <typename RowOf>
 HWY_INLINE void copy_rows(std::int64_t count, std::int64_t dim, std::uint16_t sign, const PackedRows& to,
                           const RowOf& row_of) {
-  constexpr std::int64_t kAhead = 12;
   const __m512i flip = _mm512_set1_epi16(static_cast<short>(sign));
+  constexpr std::int64_t kAhead = 12;  // not for_each_row: what is compiled for more cannot be inlined into it
   for (std::int64_t r = 0; r < std::min(kAhead, count); ++r) prefetch_row(row_of(r), dim);
   for (std::int64_t r = 0; r < count; ++r) {
     if (r + kAhead < count) prefetch_row(row_of(r + kAhead), dim);

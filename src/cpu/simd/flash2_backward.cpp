@@ -131,8 +131,14 @@ class BackwardTile {
   void load_queries() {
     const std::int64_t q_row = padded<A>(p_.qk_dim), out_row = padded<A>(p_.v_dim);
     const auto scale = static_cast<A>(p_.scale);
-    A check = 0;  // x * 0 is 0 for finite x, else NaN
-    for (std::int64_t r = 0; r < width_; ++r) {
+    bool finite = true;
+    auto ask = [&](std::int64_t r) HWY_ATTR {
+      const std::int64_t i = std::min(rows_.begin + r, rows_.end - 1);
+      prefetch_row(head_.query_row<const T>(p_.q, i), p_.qk_dim);
+      prefetch_row(head_.query_row<const T>(p_.grad_out, i), p_.v_dim);
+      prefetch_row(head_.query_row<const T>(p_.out, i), p_.v_dim);
+    };
+    for_each_row(width_, ask, [&](std::int64_t r) HWY_ATTR {
       const std::int64_t i = std::min(rows_.begin + r, rows_.end - 1);
       A* q = t_.q + r * q_row;
       A* grad_out = t_.grad_out + r * out_row;
@@ -140,18 +146,15 @@ class BackwardTile {
       load_row(head_.query_row<const T>(p_.grad_out, i), p_.v_dim, A{1}, grad_out);
       std::fill(q + p_.qk_dim, q + q_row, A{0});
       std::fill(grad_out + p_.v_dim, grad_out + out_row, A{0});
-      const T* out = head_.query_row<const T>(p_.out, i);
-      A sum = 0;
-      for (std::int64_t c = 0; c < p_.v_dim; ++c) sum += core::Element<T>::load(out[c]) * grad_out[c];
-      for (std::int64_t c = 0; c < p_.v_dim; ++c) check += grad_out[c] * 0;
-      for (std::int64_t c = 0; c < p_.qk_dim; ++c) check += q[c] * 0;
-      if (p_.has_grad_lse) sum -= *head_.query_row<const A>(p_.grad_lse, i);
+      finite = finite && all_finite(q, q_row) && all_finite(grad_out, out_row);
+      A delta = dot(head_.query_row<const T>(p_.out, i), grad_out, p_.v_dim);
+      if (p_.has_grad_lse) delta -= *head_.query_row<const A>(p_.grad_lse, i);
       const A lse = *head_.query_row<const A>(p_.lse, i);
       const bool counts = r < count_ && lse != core::kMinusInfinity<A>;
-      t_.delta[r] = counts ? sum : A{0};
+      t_.delta[r] = counts ? delta : A{0};
       t_.lse[r] = counts ? lse : std::numeric_limits<A>::infinity();
-    }
-    careful_ = !range_.finite || check != 0;
+    });
+    careful_ = !range_.finite || !finite;
     transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, width_);
     transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, width_);
   }
@@ -392,29 +395,21 @@ template <typename T, typename A>
 std::pair<const A*, std::int64_t> prepare_range(const Head& head, const core::View& view,
                                                 const core::Tile& keys, std::int64_t dim, bool copy, A* to,
                                                 bool& finite) {
-  const A* data = to;
-  std::int64_t row = dim;
-  if (copy || !std::is_same_v<T, A>) {
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      load_row(head.key_row<const T>(view, j), dim, A{1}, to + (j - keys.begin) * dim);
+  const std::int64_t count = keys.end - keys.begin;
+  auto ask = [&](std::int64_t j) HWY_ATTR { prefetch_row(head.key_row<const T>(view, keys.begin + j), dim); };
+  if constexpr (std::is_same_v<T, A>) {
+    if (!copy) {
+      for_each_row(count, ask, [&](std::int64_t j) HWY_ATTR {
+        finite = finite && all_finite(head.key_row<const A>(view, keys.begin + j), dim);
+      });
+      return {head.key_row<const A>(view, keys.begin), view.row_stride};
     }
-  } else {
-    data = head.key_row<const A>(view, keys.begin);
-    row = view.row_stride;
   }
-  const Tag<A> d;
-  Vector<A> check = hn::Zero(d);
-  A rest = 0;
-  for (std::int64_t j = 0; j < keys.end - keys.begin; ++j) {
-    const A* from = data + j * row;
-    std::int64_t c = 0;
-    for (; c + lanes<A>() <= dim; c += lanes<A>()) {
-      check = hn::MulAdd(hn::LoadU(d, from + c), hn::Zero(d), check);
-    }
-    for (; c < dim; ++c) rest += from[c] * 0;
-  }
-  finite = finite && rest == 0 && hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
-  return {data, row};
+  for_each_row(count, ask, [&](std::int64_t j) HWY_ATTR {
+    load_row(head.key_row<const T>(view, keys.begin + j), dim, A{1}, to + j * dim);
+    finite = finite && all_finite(to + j * dim, dim);
+  });
+  return {to, dim};
 }
 
 template <typename T>
@@ -445,22 +440,31 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
       BackwardTile<A> tile(head, rows, range, t, plan);
       tile.template run<T>(own.first_key, own.chunks);
       if (!p.has_grad_q) continue;
-      for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
-        if (own.splits == 1) {
-          store_row(tile.grad_q(r), p.qk_dim, static_cast<A>(p.scale),
-                    head.query_row<T>(p.grad_q, rows.begin + r));
-        } else {
-          const std::int64_t to = partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
-          std::copy_n(tile.grad_q(r), p.qk_dim, static_cast<A*>(partial) + to);
-        }
+      auto grad_q = [&](std::int64_t r) HWY_ATTR { return head.query_row<T>(p.grad_q, rows.begin + r); };
+      auto partial_grad_q = [&](std::int64_t r) HWY_ATTR {
+        return static_cast<A*>(partial) + partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
+      };
+      const std::int64_t count = rows.end - rows.begin;
+      if (own.splits == 1) {
+        for_each_row(
+            count, [&](std::int64_t r) HWY_ATTR { prefetch_row(grad_q(r), p.qk_dim); },
+            [&](std::int64_t r) HWY_ATTR {
+              store_row(tile.grad_q(r), p.qk_dim, static_cast<A>(p.scale), grad_q(r));
+            });
+      } else {
+        for (std::int64_t r = 0; r < count; ++r) std::copy_n(tile.grad_q(r), p.qk_dim, partial_grad_q(r));
       }
     }
   }
-  for (std::int64_t j = 0; j < keys; ++j) {  // q came scaled: dK needs no further factor
-    const std::int64_t at = range.keys.begin + j;
-    if (p.has_grad_k) store_row(t.grad_k + j * q_row, p.qk_dim, A{1}, owner.key_row<T>(p.grad_k, at));
-    if (p.has_grad_v) store_row(t.grad_v + j * out_row, p.v_dim, A{1}, owner.key_row<T>(p.grad_v, at));
-  }
+  // q came scaled: dK needs no further factor.
+  auto store = [&](const core::View& view, const A* from, std::int64_t row, std::int64_t dim) HWY_ATTR {
+    auto to = [&](std::int64_t j) HWY_ATTR { return owner.key_row<T>(view, range.keys.begin + j); };
+    for_each_row(
+        keys, [&](std::int64_t j) HWY_ATTR { prefetch_row(to(j), dim); },
+        [&](std::int64_t j) HWY_ATTR { store_row(from + j * row, dim, A{1}, to(j)); });
+  };
+  if (p.has_grad_k) store(p.grad_k, t.grad_k, q_row, p.qk_dim);
+  if (p.has_grad_v) store(p.grad_v, t.grad_v, out_row, p.v_dim);
 }
 
 void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,

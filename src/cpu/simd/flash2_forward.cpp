@@ -110,10 +110,12 @@ class ForwardTile {
   template <typename T>
   void load_queries() {
     const auto scale = static_cast<A>(p_.scale);
-    for (std::int64_t r = 0; r < width_; ++r) {
-      const std::int64_t i = std::min(rows_.begin + r, rows_.end - 1);
-      load_row(head_.query_row<const T>(p_.q, i), p_.qk_dim, scale, t_.rows + r * p_.qk_dim);
-    }
+    auto row = [&](std::int64_t r) HWY_ATTR {
+      return head_.query_row<const T>(p_.q, std::min(rows_.begin + r, rows_.end - 1));
+    };
+    for_each_row(
+        width_, [&](std::int64_t r) HWY_ATTR { prefetch_row(row(r), p_.qk_dim); },
+        [&](std::int64_t r) HWY_ATTR { load_row(row(r), p_.qk_dim, scale, t_.rows + r * p_.qk_dim); });
     transpose(t_.rows, p_.qk_dim, width_, p_.qk_dim, t_.q, width_);
   }
 
@@ -294,15 +296,18 @@ class ForwardTile {
   // out = o / sum and LSE = maximum + log(sum); 0 and -inf for a row that saw nothing.
   template <typename T>
   bool finalize() {
+    auto row = [&](std::int64_t r) HWY_ATTR { return head_.query_row<T>(p_.out, rows_.begin + r); };
+    const std::int64_t count = rows_.end - rows_.begin;
+    for (std::int64_t r = 0; r < count; ++r) prefetch_row(row(r), p_.v_dim);
     transpose(t_.o, width_, p_.v_dim, width_, t_.rows, p_.v_dim);
     bool finite = true;
-    for (std::int64_t r = 0; r < rows_.end - rows_.begin; ++r) {
+    for (std::int64_t r = 0; r < count; ++r) {
       const A sum = t_.sum[r];
       const A factor = sum == 0 ? A{0} : A{1} / sum;
-      const std::int64_t i = rows_.begin + r;
-      finite &= store_row(t_.rows + r * p_.v_dim, p_.v_dim, factor, head_.query_row<T>(p_.out, i));
+      finite &= store_row(t_.rows + r * p_.v_dim, p_.v_dim, factor, row(r));
       if (p_.has_lse) {
-        *head_.query_row<A>(p_.lse, i) = sum == 0 ? core::kMinusInfinity<A> : t_.maximum[r] + std::log(sum);
+        *head_.query_row<A>(p_.lse, rows_.begin + r) =
+            sum == 0 ? core::kMinusInfinity<A> : t_.maximum[r] + std::log(sum);
       }
     }
     return finite;
@@ -327,9 +332,9 @@ Rows<A> prepare_rows(const Head& head, const core::View& view, std::int64_t dim,
   if constexpr (std::is_same_v<T, A>) {
     if (!copy) return {head.key_row<const A>(view, 0), view.row_stride};
   }
-  for (std::int64_t j = 0; j < head.s.k_length && !held; ++j) {
-    load_row(head.key_row<const T>(view, j), dim, A{1}, to + j * dim);
-  }
+  for_each_row(
+      held ? 0 : head.s.k_length, [&](std::int64_t j) HWY_ATTR { prefetch_row(head.key_row<const T>(view, j), dim); },
+      [&](std::int64_t j) HWY_ATTR { load_row(head.key_row<const T>(view, j), dim, A{1}, to + j * dim); });
   return {to, dim};
 }
 

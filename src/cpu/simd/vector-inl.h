@@ -1,7 +1,9 @@
 // Vectors of accumulators for one Highway target: exp2, conversions from and to the element types, and
 // transposes between rows in memory and rows in lanes. Included once per target.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -124,6 +126,24 @@ HWY_INLINE void store_elements(Vector<float> x, core::Half* to) {
   hn::StoreU(hn::TruncateTo(d16, hn::Or(half, sign)), d16, reinterpret_cast<std::uint16_t*>(to));
 }
 
+template <typename T>
+HWY_INLINE void prefetch_row(const T* row, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t c = 0; c < count; c += kLine) hwy::Prefetch(row + c);
+}
+
+// body(r) for r in [0, count), and ask(r), which prefetches what row r needs, some rows before: rows that lie far
+// apart are not foreseen by the hardware.
+template <typename Ask, typename Body>
+HWY_INLINE void for_each_row(std::int64_t count, const Ask& ask, const Body& body) {
+  constexpr std::int64_t kAhead = 12;
+  for (std::int64_t r = 0; r < std::min(kAhead, count); ++r) ask(r);
+  for (std::int64_t r = 0; r < count; ++r) {
+    if (r + kAhead < count) ask(r + kAhead);
+    body(r);
+  }
+}
+
 // to[0 .. count) = scale * from[0 .. count), as accumulators.
 template <typename T, typename A = core::Accumulator<T>>
 HWY_INLINE void load_row(const T* HWY_RESTRICT from, std::int64_t count, A scale, A* HWY_RESTRICT to) {
@@ -155,6 +175,32 @@ HWY_INLINE bool store_row(const A* HWY_RESTRICT from, std::int64_t count, A scal
     to[c] = core::Element<T>::store(x);
   }
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d))) && scalar_check == 0;
+}
+
+// The sum of a[c] * b[c] over [0, count).
+template <typename T, typename A = core::Accumulator<T>>
+HWY_INLINE A dot(const T* HWY_RESTRICT a, const A* HWY_RESTRICT b, std::int64_t count) {
+  const Tag<A> d;
+  Vector<A> sum = hn::Zero(d);
+  std::int64_t c = 0;
+  for (; c + lanes<A>() <= count; c += lanes<A>()) {
+    sum = hn::MulAdd(load_elements(a + c), hn::LoadU(d, b + c), sum);
+  }
+  A rest = 0;
+  for (; c < count; ++c) rest += core::Element<T>::load(a[c]) * b[c];
+  return hn::GetLane(hn::SumOfLanes(d, sum)) + rest;
+}
+
+// Whether all of x[0 .. count) are finite.
+template <typename A>
+HWY_INLINE bool all_finite(const A* x, std::int64_t count) {
+  const Tag<A> d;
+  Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
+  A rest = 0;
+  std::int64_t c = 0;
+  for (; c + lanes<A>() <= count; c += lanes<A>()) check = hn::MulAdd(hn::LoadU(d, x + c), hn::Zero(d), check);
+  for (; c < count; ++c) rest += x[c] * 0;
+  return rest == 0 && hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
 // ---- transposes ------------------------------------------------------------------------------------------
