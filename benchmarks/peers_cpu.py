@@ -46,7 +46,7 @@ SPARSE = {"shape": "1,8,4096,64", "block": 128, "density": 0.25}
 
 # Largest difference from PyTorch, as a share of the largest value. bf16: both sides round their results to 8
 # bits, and PyTorch's backward rounds once per block.
-TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
+TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2}
 
 SECONDS = 0.5  # of calls per cell and side
 LONG_CALL = 1.0  # seconds; longer calls are measured twice only
