@@ -4,16 +4,17 @@ SHELL := /bin/bash
 BUILD_JOBS ?= $(shell nproc)
 RELEASE := build/release
 TESSERA := $(RELEASE)/bin/tessera
+PEERS := .venv-peers
 
 # A first configuration; afterwards Ninja runs CMake again by itself when a CMake file or a source list changes.
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test bench asan tsan format lint docs clean
+.PHONY: help setup run build test bench asan tsan format lint docs clean peers-cpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
-	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: ## install what the build and the tests need
 	@tools/setup test
@@ -26,6 +27,17 @@ run: $(TESSERA) ## check every kernel on this machine, then measure standard aga
 bench: $(TESSERA) ## a longer sweep; ARGS="..." replaces its options
 	@$(TESSERA) bench $(or $(ARGS),--algorithm standard,flash2 --seq 256,512,1024,2048,4096 --heads 8 \
 	  --dim 64,128 --dtype fp32,bf16 --direction forward,backward)
+
+peers-cpu: $(TESSERA) $(PEERS)/installed ## PyTorch and the peaks of this CPU against Tessera, with bars; ARGS="..." adds options
+	@cmake --build --preset release --target tessera -j $(BUILD_JOBS)
+	@$(PEERS)/bin/python benchmarks/peers_cpu.py $(ARGS)
+
+# PyTorch in an environment of its own: gigabytes that no other target needs.
+$(PEERS)/installed: benchmarks/requirements-cpu.txt
+	@tools/setup test
+	@python3 -m venv $(PEERS)
+	@$(PEERS)/bin/pip install --quiet -r $<
+	@touch $@
 
 # Phony through the pattern below: Ninja knows better than Make whether anything is out of date.
 .PHONY: $(TESSERA)
@@ -67,5 +79,5 @@ docs: ## the reference manual, in build/docs
 	@doxygen docs/Doxyfile
 	@echo "build/docs/html/index.html"
 
-clean: ## remove build/ (.venv stays)
+clean: ## remove build/ (.venv and .venv-peers stay)
 	@rm -rf build

@@ -48,12 +48,12 @@ needs_standard = pytest.mark.skipif(
 
 def test_help_names_every_command():
     text = succeed("--help")
-    for command in ("info", "explain", "bench", "verify"):
+    for command in ("info", "explain", "bench", "peak", "verify"):
         assert re.search(rf"^  {command}\s", text, re.MULTILINE), command
     assert "Exit codes" in text
 
 
-@pytest.mark.parametrize("command", ["info", "explain", "bench", "verify"])
+@pytest.mark.parametrize("command", ["info", "explain", "bench", "peak", "verify"])
 def test_help_of_a_command_has_options_defaults_and_examples(command):
     text = succeed(command, "--help")
     assert f"Usage: tessera {command} [OPTIONS]" in text
@@ -61,7 +61,7 @@ def test_help_of_a_command_has_options_defaults_and_examples(command):
     assert f"  tessera {command}" in text.split("Examples:")[1]
     assert "\n\n\n" not in text
     assert max(len(line) for line in text.splitlines()) <= 120
-    if command in ("explain", "bench"):
+    if command in ("explain", "bench", "peak"):
         for option in re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE):
             line = next(entry for entry in text.splitlines() if entry.startswith(f"  {option} "))
             assert "[" in line or option in ("--json", "--csv"), f"no default: {line}"
@@ -75,8 +75,8 @@ def test_version():
 
 WRONG = [
     # arguments, what the one line must contain
-    ([], ["command", "info, explain, bench, verify"]),
-    (["frobnicate"], ["'frobnicate'", "info, explain, bench, verify"]),
+    ([], ["command", "info, explain, bench, peak, verify"]),
+    (["frobnicate"], ["'frobnicate'", "info, explain, bench, peak, verify"]),
     (["--frobnicate"], ["'--frobnicate'"]),
     (["info", "--jsn"], ["'--jsn'", "--json"]),
     (["info", "extra"], ["'extra'"]),
@@ -117,6 +117,9 @@ WRONG = [
     (["bench", "--batch", "1000000000", "--seq", "1000000000"], ["--batch", "--seq"]),
     (["explain", "--seq", "1,2"], ["one value"]),
     (["explain", "--algorithm", "standard,flash2"], ["--algorithm", "one"]),
+    (["peak", "--threads", "-1"], ["--threads", "'-1'", "0 to 4096"]),
+    (["peak", "--repetitions", "0"], ["--repetitions", "'0'", "1 to 10000"]),
+    (["peak", "--ceilings", "tensor_cores"], ["--ceilings", "'tensor_cores'", "fp32_fma", "memory_read"]),
     (["verify", "--dtype", "int8"], ["--dtype", "'int8'", "fp64, fp32, fp16, bf16"]),
     (["verify", "--kernel", "nothing"], ["--kernel", "'nothing'", "cpu."]),
     (["verify", "--feature", "nothing"], ["--feature", "'nothing'", "causal"]),
@@ -428,6 +431,31 @@ def test_terminal_gets_progress_and_colour_unless_told_otherwise():
     output, code = on_terminal(*arguments, env={"NO_COLOR": "1"})
     assert code == 0
     assert not re.search(r"\033\[\d+m", output)
+
+
+# --- peak ---------------------------------------------------------------------------------------------
+
+
+def test_peak_names_every_ceiling_once_per_thread_count():
+    report = json.loads(succeed("peak", "--threads", "2,1,1", "--repetitions", "2", "--json"))
+    names = ["fp32_fma", "bf16_dot", "bf16_amx", "memory_read"]
+    peaks = report["peaks"]
+    assert [(peak["threads"], peak["name"]) for peak in peaks] == [(t, name) for t in (1, 2) for name in names]
+    assert report["machine"] and report["version"] and report["repetitions"] == 2
+    for peak in peaks:
+        assert peak["unit"] == ("GB/s" if peak["name"] == "memory_read" else "GFLOP/s")
+        if peak["missing"] is None:
+            assert 0 < peak["min"] <= peak["lower_quartile"] <= peak["median"]
+            assert peak["median"] <= peak["upper_quartile"] <= peak["max"]
+        else:
+            assert peak["median"] is None and peak["name"].startswith("bf16_")
+
+
+def test_peak_table_and_choice():
+    text = succeed("peak", *"--ceilings memory_read,fp32-fma --threads 1 --repetitions 1".split())
+    lines = text.splitlines()
+    assert lines[1].split() == ["ceiling", "instructions", "threads", "median", "unit", "spread"]
+    assert [line.split()[0] for line in lines[3:]] == ["fp32_fma", "memory_read"]
 
 
 # --- verify -------------------------------------------------------------------------------------------

@@ -1,0 +1,106 @@
+"""The parts of benchmarks/ that need neither PyTorch nor a quiet machine."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import cpu_bars  # noqa: E402
+import tessera_capi  # noqa: E402
+
+STRUCTS = {
+    "tsr_device": tessera_capi.Device,
+    "tsr_tensor": tessera_capi.Tensor,
+    "tsr_block_layout": tessera_capi.BlockLayout,
+    "tsr_attention": tessera_capi.Attention,
+    "tsr_forward_tensors": tessera_capi.ForwardTensors,
+    "tsr_backward_tensors": tessera_capi.BackwardTensors,
+    "tsr_execution": tessera_capi.Execution,
+    "tsr_shapes": tessera_capi.Shapes,
+    "tsr_plan": tessera_capi.Plan,
+}
+CTYPES = {
+    "int32_t": "c_int",
+    "int64_t": "c_long",
+    "uint64_t": "c_ulong",
+    "size_t": "c_ulong",
+    "double": "c_double",
+    "tsr_dtype": "c_int",
+    "tsr_align": "c_int",
+    "tsr_algorithm": "c_int",
+    "tsr_direction": "c_int",
+    "tsr_device_type": "c_int",
+    "tsr_device": "Device",
+}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs_are_those_of_the_header(name):
+    header = (ROOT / "include/tessera/capi.h").read_text()
+    body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", header, re.DOTALL).group(1)
+    declared = []
+    for line in re.sub(r"///<.*", "", body).split(";"):
+        if match := re.fullmatch(r"\s*(?:const )?(\w+)\s*(\*?)\s*(\w+)(?:\[(\d+)\])?", line):
+            kind, pointer, field, count = match.groups()
+            declared.append((field, "pointer" if pointer else CTYPES[kind] + (f"_Array_{count}" if count else "")))
+    mirrored = []
+    for field, kind in STRUCTS[name]._fields_:
+        pointer = kind.__name__ in ("c_void_p", "c_char_p") or kind.__name__.startswith("LP_")
+        mirrored.append((field, "pointer" if pointer else kind.__name__))
+    assert mirrored == declared
+
+
+def test_bars_judge_each_row_or_their_mean():
+    rows = [{"name": name, "kind": "attention", "speed": speed} for name, speed in (("a", 1.0), ("b", 4.0))]
+    rows.append({"name": "not measured", "kind": "attention", "speed": None})
+    machine = {"amd": True}
+    each = cpu_bars.Bar("each", "speed", least=2, where={"kind": "attention"})
+    assert cpu_bars.judge(each, rows, machine)["missed"] == ["a: 1"]
+    most = cpu_bars.judge(cpu_bars.Bar("most", "speed", most=3), rows, machine)
+    assert not most["met"] and most["worst"] == 4 and most["missed"] == ["b: 4"]
+    mean = cpu_bars.judge(cpu_bars.Bar("mean", "speed", least=1.9, mean=True), rows, machine)
+    assert mean["met"] and mean["worst"] == pytest.approx(2) and mean["cells"] == 2
+    assert cpu_bars.judge(cpu_bars.Bar("none", "speed", 1, where={"kind": "decode"}), rows, machine)["met"] is None
+    assert cpu_bars.judge(cpu_bars.Bar("elsewhere", "speed", 9, machine={"amd": False}), rows, machine) is None
+
+
+def test_roofline_draws_every_cell(tmp_path):
+    def cell(kind, **more):
+        common = {"dtype": "fp32", "threads": 2, "layout": "bhnd", "flops": 1e9, "tessera_gflops": 90.0}
+        return {"kind": kind, **common, **more}
+
+    sizes = {"length": 1024, "dim": 64, "causal": False, "torch_gflops": 50.0, "minimum_bytes": 4e6}
+    result = {
+        "machine": "A <CPU>, 2 CPUs",
+        "date": "2026-01-01",
+        "commit": "abc",
+        "versions": {"tessera": "1", "torch": "2"},
+        "peaks": [
+            {"name": "fp32_fma", "threads": 2, "rate": 100.0},
+            {"name": "memory_read", "threads": 2, "rate": 30.0},
+        ],
+        "cells": [
+            cell("attention", direction="forward", **sizes),
+            cell("attention", direction="backward", **{**sizes, "minimum_bytes": 3e6}),
+            cell("attention", direction="forward", **{**sizes, "causal": True}),
+            cell("decode", torch_gbps=1.0, minimum_bytes=5e8),
+        ],
+    }
+    source, figure = tmp_path / "result.json", tmp_path / "figure.svg"
+    source.write_text(json.dumps(result))
+    command = [sys.executable, ROOT / "benchmarks/roofline.py", source, "--out", figure]
+    subprocess.run(command, check=True)
+    drawing = xml.etree.ElementTree.parse(figure).getroot()
+    texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("1024\u00d764") == 2 and "decode" in texts
+    assert "Attention on A <CPU>, 2 threads" in texts
+    assert any("30 GB/s" in text for text in texts) and any("100 GFLOP/s" in text for text in texts)
+    refused = subprocess.run([*command, "--threads", "3"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--threads 3" in refused.stderr
