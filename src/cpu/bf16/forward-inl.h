@@ -85,6 +85,10 @@ class ForwardTile {
   bool run(bool careful) {
     careful_ = careful;
     load_queries();
+    next_queries_ = RowQueue(head_.query_row<const BFloat16>(p_.q, rows_.end), p_.q.row_stride,
+                             std::min(kForwardRows, head_.s.q_length - rows_.end), p_.qk_dim);
+    outputs_ = RowQueue(head_.query_row<const BFloat16>(p_.out, rows_.begin), p_.out.row_stride,
+                        rows_.end - rows_.begin, p_.v_dim);
     std::memset(t_.o, 0, static_cast<std::size_t>(t_.v_row * width_) * sizeof(float));
     std::fill_n(t_.maximum, width_, std::numeric_limits<float>::lowest());
     std::fill_n(t_.sum, width_, 0.0F);
@@ -106,18 +110,18 @@ class ForwardTile {
     transpose_pairs(rows, width_, t_.q, width_);
   }
 
-  // A full tile takes all vectors of rows at once. Around the diagonal each strip takes what it sees fully, then
-  // its own masked rest.
+  // A full tile takes all vectors of rows at once. Around the diagonal each strip of vectors takes what it sees.
   void visit(const core::Tile& keys) {
     if (keys.kind == core::TileKind::full) return step(keys, 0, vectors_, false);
     for (std::int64_t v = 0; v < vectors_; v += Unit::kStrip) {
       const std::int64_t begin = rows_.begin + v * kLanes;
       if (begin >= rows_.end) break;
-      const core::VisibleRange range = core::visible_range(
+      const core::VisibleRange seen = core::visible_range(
           head_.s.band, begin, std::min(begin + Unit::kStrip * kLanes, rows_.end), head_.s.k_length);
-      core::for_each_tile_in(range, keys.begin, keys.end, block_k_, [&](const core::Tile& part) TESSERA_BF16_ATTR {
-        step(part, v, Unit::kStrip, part.kind == core::TileKind::partial);
-      });
+      const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
+                            std::clamp(seen.end, keys.begin, keys.end)};
+      if (part.begin >= part.end) continue;
+      step(part, v, Unit::kStrip, seen.kind(part.begin, part.end) != core::TileKind::full);
     }
   }
 
@@ -182,10 +186,13 @@ class ForwardTile {
     const std::int64_t count = keys.end - keys.begin;
     const __m512 factor = _mm512_set1_ps(scaled_ ? scale_ : 1.0F);
     const bool scaled = scaled_;
+    RowQueue *next_queries = &next_queries_, *outputs = &outputs_;
     Unit::template product<Vectors>(
         reinterpret_cast<const Pair*>(t_.k + keys.begin * t_.qk_row), t_.qk_row / 2, t_.q + lane, width_,
         t_.qk_row / 2, round_up(count, 2),
         [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+          next_queries->ask();
+          outputs->ask();
 #pragma GCC unroll 8
           for (int v = 0; v < Columns; ++v) {
             float* to = s + row * kWidth + (vector + v) * kLanes;
@@ -286,7 +293,6 @@ class ForwardTile {
   bool finalize() {
     auto row = [&](std::int64_t r) TESSERA_BF16_ATTR { return head_.query_row<BFloat16>(p_.out, rows_.begin + r); };
     const std::int64_t count = rows_.end - rows_.begin;
-    for (std::int64_t r = 0; r < count; ++r) prefetch_row(row(r), p_.v_dim);
     transpose(t_.o, width_, p_.v_dim, width_, t_.o_rows, p_.v_dim);
     bool finite = true;
     for (std::int64_t r = 0; r < count; ++r) {
@@ -312,6 +318,7 @@ class ForwardTile {
   bool scaled_;  // S is scaled as it is stored, else in the exponential
   float scale_;  // its absolute value: the sign is in q
   bool careful_ = false;
+  RowQueue next_queries_, outputs_;
 };
 
 template <typename Unit>

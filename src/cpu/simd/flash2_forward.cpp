@@ -97,6 +97,10 @@ class ForwardTile {
   bool run(bool careful) {
     careful_ = careful;
     load_queries<T>();
+    next_queries_ = RowQueue(head_.query_row<const T>(p_.q, rows_.end), p_.q.row_stride,
+                             std::min(kTileRows<A>, head_.s.q_length - rows_.end), p_.qk_dim);
+    outputs_ = RowQueue(head_.query_row<const T>(p_.out, rows_.begin), p_.out.row_stride, rows_.end - rows_.begin,
+                        p_.v_dim);
     std::memset(t_.o, 0, static_cast<std::size_t>(p_.v_dim * width_) * sizeof(A));
     std::fill_n(t_.maximum, width_, std::numeric_limits<A>::lowest());
     std::fill_n(t_.sum, width_, A{0});
@@ -119,17 +123,17 @@ class ForwardTile {
     transpose(t_.rows, p_.qk_dim, width_, p_.qk_dim, t_.q, width_);
   }
 
-  // A full tile takes all vectors of rows at once. Around the diagonal each vector takes what it sees fully,
-  // then its own masked rest.
+  // A full tile takes all vectors of rows at once. Around the diagonal each vector takes what it sees.
   void visit(const core::Tile& keys) {
     if (keys.kind == core::TileKind::full) return step(keys, 0, vectors_, false);
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const std::int64_t begin = rows_.begin + v * lanes<A>();
-      const core::VisibleRange range =
+      const core::VisibleRange seen =
           core::visible_range(head_.s.band, begin, std::min(begin + lanes<A>(), rows_.end), head_.s.k_length);
-      core::for_each_tile_in(range, keys.begin, keys.end, block_k_, [&](const core::Tile& part) HWY_ATTR {
-        step(part, v, 1, part.kind == core::TileKind::partial);
-      });
+      const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
+                            std::clamp(seen.end, keys.begin, keys.end)};
+      if (part.begin >= part.end) continue;
+      step(part, v, 1, seen.kind(part.begin, part.end) != core::TileKind::full);
     }
   }
 
@@ -170,6 +174,7 @@ class ForwardTile {
   HWY_INLINE void issue_qk(const core::Tile& keys, std::int64_t lane, A* maximum) {
     for_each_row_block(keys.end - keys.begin, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
+      next_queries_.ask();
       score_rows<kCount, Vectors, Track>(k_.data + (keys.begin + r) * k_.row, t_.q + lane,
                                          t_.s + r * Vectors * lanes<A>(), maximum);
     });
@@ -255,6 +260,7 @@ class ForwardTile {
   HWY_INLINE void issue_pv(const core::Tile& keys, std::int64_t lane, const A* alpha) {
     for_each_row_block(p_.v_dim, [&](auto rows, std::int64_t c) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
+      outputs_.ask();
       value_rows<kCount, Vectors, Careful>(v_.data + keys.begin * v_.row + c, keys.end - keys.begin,
                                            t_.o + c * width_ + lane, alpha);
     });
@@ -298,7 +304,6 @@ class ForwardTile {
   bool finalize() {
     auto row = [&](std::int64_t r) HWY_ATTR { return head_.query_row<T>(p_.out, rows_.begin + r); };
     const std::int64_t count = rows_.end - rows_.begin;
-    for (std::int64_t r = 0; r < count; ++r) prefetch_row(row(r), p_.v_dim);
     transpose(t_.o, width_, p_.v_dim, width_, t_.rows, p_.v_dim);
     bool finite = true;
     for (std::int64_t r = 0; r < count; ++r) {
@@ -323,6 +328,7 @@ class ForwardTile {
   std::int64_t width_;
   bool features_;
   bool careful_ = false;
+  RowQueue next_queries_, outputs_;
 };
 
 // Keys or values where they lie, or (`copy`) copied to contiguous accumulators at `to`.

@@ -132,6 +132,32 @@ HWY_INLINE void prefetch_row(const T* row, std::int64_t count) {
   for (std::int64_t c = 0; c < count; c += kLine) hwy::Prefetch(row + c);
 }
 
+// Rows that will be needed later, asked for one at a time while something else is computed: many at once would stall
+// what comes next.
+class RowQueue {
+ public:
+  RowQueue() = default;
+  template <typename T>
+  RowQueue(const T* first, std::int64_t stride, std::int64_t count, std::int64_t dim)
+      : row_(reinterpret_cast<const char*>(first)),
+        stride_(stride * static_cast<std::int64_t>(sizeof(T))),
+        count_(count),
+        bytes_(dim * static_cast<std::int64_t>(sizeof(T))) {}
+
+  HWY_INLINE void ask() {
+    if (count_ <= 0) return;
+    prefetch_row(row_, bytes_);
+    row_ += stride_;
+    --count_;
+  }
+
+ private:
+  const char* row_ = nullptr;
+  std::int64_t stride_ = 0;
+  std::int64_t count_ = 0;
+  std::int64_t bytes_ = 0;
+};
+
 // body(r) for r in [0, count), and ask(r), which prefetches what row r needs, some rows before: rows that lie far
 // apart are not foreseen by the hardware.
 template <typename Ask, typename Body>
