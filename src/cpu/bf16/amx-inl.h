@@ -23,6 +23,7 @@ class Amx {
   static constexpr std::int64_t kDepth = 32;    // contractions are multiples of this
   static constexpr std::int64_t kRowStep = 32;  // rows of A that a product touches: a multiple of this
   static constexpr std::int64_t kStrip = 2;     // vectors of rows taken at once around the diagonal
+  static constexpr bool kStoresSums = true;     // whether product() leaves its sums in memory
 
   // A thread's tiles, all of 16 rows x 64 bytes, for as long as this lives.
   struct Session {
@@ -59,21 +60,26 @@ class Amx {
     }
   }
 
-  // Sums over `pairs` of A (rows) times B, handed to epilogue(row, vector, sum) in blocks: sum[i][x] is that of
-  // row + i and vector + x. `rows` is even.
+  // Sums over `pairs` of A (rows) times B, left at `to` (whose rows up to a multiple of 32 are written) and then handed
+  // to epilogue(row, vector, sum) in blocks: sum[i][x] is that of row + i and vector + x. `rows` is even. Some rows
+  // are multiplied before the first is handed over, so that the tiles do not wait for the vectors.
   template <int Vectors, typename Epilogue>
   static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
-                                 std::int64_t pairs, std::int64_t rows, const Epilogue& epilogue) {
+                                 std::int64_t pairs, std::int64_t rows, float* to, std::int64_t to_row,
+                                 const Epilogue& epilogue) {
     static_assert(Vectors % 2 == 0);
-    alignas(64) float block[kBlock * kBlock];
-    for (std::int64_t r = 0; r < rows; r += kBlock) {
-      for (int v = 0; v < Vectors; v += 2) {
-        const Operands operands{a + r * a_row, a_row * kPairBytes, kPairs, b + v * kLanes, b_row, pairs / kPairs};
-        multiply_to(operands, rows - r > kTile, block);
-        std::int64_t i = 0;
-        for (; i + 4 <= std::min(kBlock, rows - r); i += 4) finish<4>(block + i * kBlock, r + i, v, epilogue);
-        for (; i < std::min(kBlock, rows - r); i += 2) finish<2>(block + i * kBlock, r + i, v, epilogue);
+    constexpr std::int64_t kBatch = 64;
+    for (std::int64_t begin = 0; begin < rows; begin += kBatch) {
+      const std::int64_t end = std::min(begin + kBatch, rows);
+      for (std::int64_t r = begin; r < end; r += kBlock) {
+        for (int v = 0; v < Vectors; v += 2) {
+          const Operands operands{a + r * a_row, a_row * kPairBytes, kPairs, b + v * kLanes, b_row, pairs / kPairs};
+          multiply_to(operands, rows - r > kTile, to + r * to_row + v * kLanes, to_row);
+        }
       }
+      std::int64_t r = begin;
+      for (; r + 4 <= end; r += 4) finish<4, Vectors>(to + r * to_row, to_row, r, epilogue);
+      for (; r < end; r += 2) finish<2, Vectors>(to + r * to_row, to_row, r, epilogue);
     }
   }
 
@@ -101,7 +107,7 @@ class Amx {
         if (count == kBlock) {
           accumulate_block(operands, to, c_row);
         } else {  // rows past the end must not change
-          multiply_to(operands, count > kTile, block);
+          multiply_to(operands, count > kTile, block, kBlock);
           for (std::int64_t i = 0; i < count; ++i) {
             for (std::int64_t x = 0; x < kBlock; x += kLanes) {
               _mm512_storeu_ps(to + i * c_row + x, _mm512_add_ps(_mm512_loadu_ps(to + i * c_row + x),
@@ -142,17 +148,17 @@ class Amx {
     }
   }
 
-  // block (32 x 32) = A B; only its first 16 rows unless `both`.
-  static HWY_NOINLINE void multiply_to(const Operands& x, bool both, float* block) {
-    constexpr std::int64_t kRowBytes = kBlock * sizeof(float);
+  // to (32 x 32) = A B; only its first 16 rows unless `both`.
+  static HWY_NOINLINE void multiply_to(const Operands& x, bool both, float* to, std::int64_t to_row) {
+    const std::int64_t row_bytes = to_row * static_cast<std::int64_t>(sizeof(float));
     TESSERA_TILE_ZERO(0);
     TESSERA_TILE_ZERO(1);
     if (both) {
       TESSERA_TILE_ZERO(2);
       TESSERA_TILE_ZERO(3);
       multiply(x);
-      TESSERA_TILE_STORE(2, block + kTile * kBlock, kRowBytes);
-      TESSERA_TILE_STORE(3, block + kTile * kBlock + kLanes, kRowBytes);
+      TESSERA_TILE_STORE(2, to + kTile * to_row, row_bytes);
+      TESSERA_TILE_STORE(3, to + kTile * to_row + kLanes, row_bytes);
     } else {
       const Pair *a = x.a, *b = x.b;
       for (std::int64_t k = 0; k < x.steps; ++k, a += x.a_step, b += kPairs * x.b_row) {
@@ -163,8 +169,8 @@ class Amx {
         TESSERA_TILE_MULTIPLY(1, 4, 7);
       }
     }
-    TESSERA_TILE_STORE(0, block, kRowBytes);
-    TESSERA_TILE_STORE(1, block + kLanes, kRowBytes);
+    TESSERA_TILE_STORE(0, to, row_bytes);
+    TESSERA_TILE_STORE(1, to + kLanes, row_bytes);
   }
 
   // c (32 x 32) += A B
@@ -182,15 +188,16 @@ class Amx {
     TESSERA_TILE_STORE(3, lower + kLanes, row_bytes);
   }
 
-  template <int Rows, typename Epilogue>
-  static HWY_INLINE void finish(const float* block, std::int64_t row, int vector, const Epilogue& epilogue) {
-    __m512 sum[Rows][2];
+  template <int Rows, int Vectors, typename Epilogue>
+  static HWY_INLINE void finish(const float* from, std::int64_t from_row, std::int64_t row,
+                                const Epilogue& epilogue) {
+    __m512 sum[Rows][Vectors];
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      sum[r][0] = _mm512_load_ps(block + r * kBlock);
-      sum[r][1] = _mm512_load_ps(block + r * kBlock + kLanes);
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[r][v] = _mm512_loadu_ps(from + r * from_row + v * kLanes);
     }
-    epilogue(row, vector, sum);
+    epilogue(row, 0, sum);
   }
 
   static void rescale(float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors, const float* alpha) {

@@ -240,12 +240,12 @@ class BackwardTile {
       score_gradients_with_features<Vectors>(base, part, first_vector, masked);
     } else {
       // As many keys at a time as stay in the first-level cache beside the queries.
-      constexpr std::int64_t kKeys = 32;
-      alignas(64) float probabilities[kKeys * Vectors * kLanes];
+      constexpr std::int64_t kKeys = 64;
+      alignas(64) float probabilities[kKeys * Vectors * kLanes], sums[kKeys * Vectors * kLanes];
       for (std::int64_t j = 0; j < count; j += kKeys) {
         const std::int64_t keys = std::min(kKeys, count - j);
         scores<Vectors>(first + j, keys, part, first_vector, masked, base, probabilities);
-        gradients<Vectors>(first + j, keys, first_vector, masked, base, probabilities);
+        gradients<Vectors>(first + j, keys, first_vector, masked, base, probabilities, sums);
       }
     }
   }
@@ -261,7 +261,8 @@ class BackwardTile {
     const float* all_lse = t_.lse + lane;
     const std::int64_t width = width_;
     Unit::template product<Vectors>(
-        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, width_, t_.qk_row / 2, count,
+        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, width_, t_.qk_row / 2, count, probabilities,
+        Vectors * kLanes,
         [=, this]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
 #pragma GCC unroll 8
           for (int v = 0; v < Columns; ++v) {
@@ -280,7 +281,7 @@ class BackwardTile {
   // dS of the same keys, from their P.
   template <int Vectors>
   HWY_INLINE void gradients(std::int64_t key, std::int64_t count, std::int64_t first_vector, bool masked,
-                            std::int64_t base, const float* probabilities) {
+                            std::int64_t base, const float* probabilities, float* sums) {
     const std::int64_t lane = first_vector * kLanes;
     std::uint16_t* ds = t_.ds + (key - base) * width_ + lane;
     Pair* pairs = t_.ds_pairs + (key - base) / 2 * width_ + lane;
@@ -288,7 +289,8 @@ class BackwardTile {
     const std::int64_t width = width_;
     const bool checked = masked || careful_;
     Unit::template product<Vectors>(
-        key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, width_, t_.v_row / 2, count,
+        key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, width_, t_.v_row / 2, count, sums,
+        Vectors * kLanes,
         [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
           static_assert(Rows % 2 == 0);
 #pragma GCC unroll 8
@@ -337,7 +339,7 @@ class BackwardTile {
     auto multiply = [&](const std::uint16_t* rows, std::int64_t row_size, const Pair* queries, float factor,
                         float* to) TESSERA_BF16_ATTR {
       Unit::template product<Vectors>(
-          key_rows(rows, row_size, first), row_size / 2, queries + lane, width, row_size / 2, count,
+          key_rows(rows, row_size, first), row_size / 2, queries + lane, width, row_size / 2, count, to, width,
           [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
             for (int r = 0; r < Rows; ++r) {
               for (int v = 0; v < Columns; ++v) {

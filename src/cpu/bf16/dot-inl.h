@@ -13,6 +13,7 @@ struct Dot {
   static constexpr std::int64_t kDepth = 2;      // contractions are multiples of this
   static constexpr std::int64_t kRowStep = 2;    // rows of A that a product touches: a multiple of this
   static constexpr std::int64_t kStrip = 1;      // vectors of rows taken at once around the diagonal
+  static constexpr bool kStoresSums = false;     // whether product() leaves its sums in memory
 
   // What a thread must do before and after it uses the unit.
   struct Session {};
@@ -31,10 +32,11 @@ struct Dot {
   }
 
   // Sums over `pairs` of A (rows) times B, handed to epilogue(row, vector, sum) in blocks: sum[i][x] is that of
-  // row + i and vector + x.
+  // row + i and vector + x. `to` is for units that store sums.
   template <int Vectors, typename Epilogue>
   static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
-                                 std::int64_t pairs, std::int64_t rows, const Epilogue& epilogue) {
+                                 std::int64_t pairs, std::int64_t rows, float* /*to*/, std::int64_t /*to_row*/,
+                                 const Epilogue& epilogue) {
     constexpr int kBlock = Vectors > 2 ? 4 : 8;
     std::int64_t r = 0;
     for (; r + kBlock <= rows; r += kBlock) {

@@ -189,7 +189,7 @@ class ForwardTile {
     RowQueue *next_queries = &next_queries_, *outputs = &outputs_;
     Unit::template product<Vectors>(
         reinterpret_cast<const Pair*>(t_.k + keys.begin * t_.qk_row), t_.qk_row / 2, t_.q + lane, width_,
-        t_.qk_row / 2, round_up(count, 2),
+        t_.qk_row / 2, round_up(count, 2), s, kWidth,
         [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
           next_queries->ask();
           outputs->ask();
@@ -200,7 +200,7 @@ class ForwardTile {
 #pragma GCC unroll 8
             for (int r = 0; r < Rows; ++r) {
               const __m512 x = scaled ? _mm512_mul_ps(sum[r][v], factor) : sum[r][v];
-              _mm512_storeu_ps(to + r * kWidth, x);
+              if (scaled || !Unit::kStoresSums) _mm512_storeu_ps(to + r * kWidth, x);
               if (row + r < count) largest = _mm512_max_ps(x, largest);
             }
             _mm512_storeu_ps(maximum + (vector + v) * kLanes, largest);

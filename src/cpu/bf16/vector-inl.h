@@ -34,10 +34,10 @@ inline constexpr float kLog2E = 1.44269504088896340736F;
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
 constexpr std::int64_t round_down(std::int64_t x, std::int64_t step) { return x / step * step; }
 
-// 2^x: x = n + f with |f| <= 1/2 and a polynomial of degree 4 (4e-6), ample for what becomes bf16. 0 for
-// x <= -150, -infinity included; NaN stays NaN.
+// 2^x: x = n + f with |f| <= 1/2 and a polynomial of degree 4 (4e-6), ample for what becomes bf16. Exactly 0 for
+// x <= -126, -infinity included, without an underflow (which some CPUs handle in microcode); NaN stays NaN.
 HWY_INLINE __m512 exp2(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-200.0F), x);  // NaN is in the second operand, which is then returned
+  const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLE_UQ);
   const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(x, n);
   __m512 y = _mm512_set1_ps(0x1.3a02ccp-7F);
@@ -45,7 +45,7 @@ HWY_INLINE __m512 exp2(__m512 x) {
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0x1.ec0378p-3F));
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0x1.62e12cp-1F));
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0F));
-  return _mm512_scalef_ps(y, n);
+  return _mm512_maskz_scalef_ps(normal, y, n);
 }
 
 // Lane l of the result: (a[l], b[l]) as bf16, rounded to nearest even.
