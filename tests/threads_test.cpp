@@ -149,6 +149,20 @@ TEST_P(ThreadsTest, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
+// Long enough that keys are split among workers: dQ is then a sum of partial ones.
+TEST_P(ThreadsTest, AnyNumberOfThreadsGivesTheSameBitsWhereKeysAreSplit) {
+  CaseSpec spec{.q_length = 70, .q_heads = 3, .kv_heads = 3, .qk_dim = 8, .v_dim = 5, .right = 40};
+  spec.k_length = scaled(1300, 600, "keys of a head that is split:");
+  spec.dtype = dtype();
+  Case one(spec), many(spec);
+  call(one, {.threads = 1});
+  for (int threads = 2; threads <= 8; ++threads) {
+    many.poison();
+    call(many, {.threads = threads});
+    EXPECT_EQ(difference(one, many), "") << threads << " threads";
+  }
+}
+
 TEST_P(ThreadsTest, RepeatedRunsGiveTheSameBits) {
   const int rounds = scaled(30, 4, "repeated runs:");
   for (const CaseSpec& spec : specs(dtype())) {

@@ -240,7 +240,7 @@ class BackwardTile {
       score_gradients_with_features<Vectors>(base, part, first_vector, masked);
     } else {
       // As many keys at a time as stay in the first-level cache beside the queries.
-      constexpr std::int64_t kKeys = 64;
+      constexpr std::int64_t kKeys = 32;
       alignas(64) float probabilities[kKeys * Vectors * kLanes], sums[kKeys * Vectors * kLanes];
       for (std::int64_t j = 0; j < count; j += kKeys) {
         const std::int64_t keys = std::min(kKeys, count - j);
