@@ -301,7 +301,8 @@ class ForwardTile {
       finite &= store_row_bf16(t_.o_rows + r * p_.v_dim, p_.v_dim, factor, row(r));
       if (p_.has_lse) {
         *head_.query_row<float>(p_.lse, rows_.begin + r) =
-            sum == 0 ? core::kMinusInfinity<float> : t_.maximum[r] / kLog2E + std::log(sum);
+            sum == 0 ? core::kMinusInfinity<float>
+                     : static_cast<float>(double{t_.maximum[r]} * kLn2 + double{std::log(sum)});
       }
     }
     return finite;
