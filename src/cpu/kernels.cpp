@@ -1,5 +1,6 @@
 #include "cpu/kernels.h"
 
+#include "cpu/flash1.h"
 #include "cpu/flash2.h"
 #include "cpu/standard.h"
 
@@ -33,6 +34,30 @@ constexpr Kernel kKernels[] = {
         .configure = flash2_backward_configuration,
         .details = flash2_backward_details,
         .run = flash2_backward,
+    },
+    {
+        .name = "cpu.flash1",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::forward,
+        .device = DeviceType::cpu,
+        .priority = 50,
+        .features = Features::all(),
+        .limits = nullptr,
+        .configure = flash1_forward_configuration,
+        .details = flash1_details,
+        .run = flash1_forward,
+    },
+    {
+        .name = "cpu.flash1",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::backward,
+        .device = DeviceType::cpu,
+        .priority = 50,
+        .features = Features::all(),
+        .limits = nullptr,
+        .configure = flash1_backward_configuration,
+        .details = flash1_details,
+        .run = flash1_backward,
     },
     {
         .name = "cpu.standard",
