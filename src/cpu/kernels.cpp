@@ -68,7 +68,7 @@ constexpr Kernel kKernels[] = {
         .features = Features::all(),
         .limits = standard_limits,
         .configure = standard_configuration,
-        .details = nullptr,
+        .details = standard_details,
         .run = standard_forward,
     },
     {
@@ -80,7 +80,7 @@ constexpr Kernel kKernels[] = {
         .features = Features::all(),
         .limits = standard_limits,
         .configure = standard_configuration,
-        .details = nullptr,
+        .details = standard_details,
         .run = standard_backward,
     },
 };
