@@ -67,7 +67,8 @@ registry::Configuration flash1_backward_configuration(const core::Problem& p, in
 }
 
 std::string flash1_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(active_target()), ", 1 task per head");
+  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
+                      ", 1 task per head");
 }
 
 void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,

@@ -402,7 +402,7 @@ std::string standard_limits(const core::Problem& p) {
 }
 
 std::string standard_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(active_target()),
+  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
                       " for the softmax, OpenBLAS for the products");
 }
 

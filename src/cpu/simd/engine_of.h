@@ -1,6 +1,7 @@
 // How a source that Highway compiles once per target exports what it made: `TESSERA_ENGINE_OF(target, symbol)`
-// is the address of that target's `symbol` (of the vectors it is built on, where a target adds instructions for one type), or null where there is none. Include it after highway.h, inside
-// HWY_ONCE; the surrounding namespace is tessera::cpu.
+// is the address of that target's `symbol`, or null where there is none. A target that only adds instructions
+// for one type counts as the vectors it is built on. Include it after highway.h, inside HWY_ONCE; the surrounding
+// namespace is tessera::cpu.
 #pragma once
 
 #include <hwy/highway.h>

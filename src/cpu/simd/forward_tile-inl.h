@@ -91,10 +91,12 @@ class QueryTile {
   template <typename T>
   void load_queries() {
     const auto scale = static_cast<A>(p_.scale);
-    for (std::int64_t r = 0; r < width_; ++r) {
-      const std::int64_t i = std::min(rows_.begin + r, rows_.end - 1);
-      load_row(head_.query_row<const T>(p_.q, i), p_.qk_dim, scale, t_.rows + r * p_.qk_dim);
-    }
+    auto row = [&](std::int64_t r) HWY_ATTR {
+      return head_.query_row<const T>(p_.q, std::min(rows_.begin + r, rows_.end - 1));
+    };
+    for_each_row(
+        width_, [&](std::int64_t r) HWY_ATTR { prefetch_row(row(r), p_.qk_dim); },
+        [&](std::int64_t r) HWY_ATTR { load_row(row(r), p_.qk_dim, scale, t_.rows + r * p_.qk_dim); });
     transpose(t_.rows, p_.qk_dim, width_, p_.qk_dim, t_.q, width_);
   }
 

@@ -97,8 +97,14 @@ class GradientTile {
   void load_queries() {
     const std::int64_t q_row = whole_vectors<A>(p_.qk_dim), out_row = whole_vectors<A>(p_.v_dim);
     const auto scale = static_cast<A>(p_.scale);
-    for (std::int64_t r = 0; r < width_; ++r) {
-      const std::int64_t i = std::min(rows_.begin + r, rows_.end - 1);
+    auto row_of = [&](std::int64_t r) { return std::min(rows_.begin + r, rows_.end - 1); };
+    auto ask = [&](std::int64_t r) HWY_ATTR {
+      prefetch_row(head_.query_row<const T>(p_.q, row_of(r)), p_.qk_dim);
+      prefetch_row(head_.query_row<const T>(p_.out, row_of(r)), p_.v_dim);
+      prefetch_row(head_.query_row<const T>(p_.grad_out, row_of(r)), p_.v_dim);
+    };
+    for_each_row(width_, ask, [&](std::int64_t r) HWY_ATTR {
+      const std::int64_t i = row_of(r);
       A* q = t_.q + r * q_row;
       A* grad_out = t_.grad_out + r * out_row;
       load_row(head_.query_row<const T>(p_.q, i), p_.qk_dim, scale, q);
@@ -111,7 +117,7 @@ class GradientTile {
       const bool counts = r < count_ && lse != core::kMinusInfinity<A>;
       t_.delta[r] = counts ? delta : A{0};
       t_.lse[r] = counts ? lse : std::numeric_limits<A>::infinity();
-    }
+    });
     careful_ =
         !block_.finite || !all_finite(t_.q, width_ * q_row) || !all_finite(t_.grad_out, width_ * out_row);
     transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, width_);
