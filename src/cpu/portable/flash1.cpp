@@ -146,7 +146,7 @@ struct BackwardMemory {
   A* grad_q;  // all rows of a group x d_qk
 
   BackwardMemory(Arena& arena, const core::Problem& p)
-      : tiles(arena, p), grad_q(arena.take<A>(p.group() * p.q_length * p.qk_dim)) {}
+      : tiles(arena, p), grad_q(arena.take<A>(p.kv_heads == 0 ? 0 : p.group() * p.q_length * p.qk_dim)) {}
 };
 
 template <typename T>

@@ -85,12 +85,12 @@ void flash1_forward_task(const core::Problem& p, const Flash1ForwardPlan& plan, 
                                      [&](const core::Tile& part) HWY_ATTR {
                                        if (!loaded) {
                                          tile.template load_queries<T>();
-                                         tile.multiply_by_sum(false);
+                                         tile.denormalise();
                                          loaded = true;
                                        }
                                        tile.visit(part, block, !block.finite);
                                      });
-      if (loaded) tile.multiply_by_sum(true);
+      if (loaded) tile.normalise();
     }
   }
   for (std::int64_t i = 0; i < tiles; ++i) tile_of(i).template finalize<T>(true);

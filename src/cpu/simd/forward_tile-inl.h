@@ -116,19 +116,23 @@ class QueryTile {
     }
   }
 
-  // o = o * sum (1 / sum: `inverse`), lane by lane; a row that saw nothing stays 0.
-  void multiply_by_sum(bool inverse) {
+  // o = o * sum, lane by lane.
+  void denormalise() {
     const Tag<A> d;
-    for (std::int64_t v = 0; v < vectors_; ++v) {
+    for_each_output([&](std::int64_t v, A* o) HWY_ATTR {
+      hn::StoreU(hn::Mul(hn::LoadU(d, o), hn::LoadU(d, state_.sum + v * lanes<A>())), d, o);
+    });
+  }
+
+  // o = o / sum, lane by lane; a row that saw nothing stays 0. A true division: with a reciprocal, whose rounding
+  // all columns of a row share, uniform rows of a million keys missed the contract in fp32.
+  void normalise() {
+    const Tag<A> d;
+    for_each_output([&](std::int64_t v, A* o) HWY_ATTR {
       const Vector<A> sum = hn::LoadU(d, state_.sum + v * lanes<A>());
-      const Vector<A> reciprocal =
-          hn::IfThenZeroElse(hn::Eq(sum, hn::Zero(d)), hn::Div(hn::Set(d, A{1}), sum));
-      const Vector<A> factor = inverse ? reciprocal : sum;
-      A* o = state_.o + v * lanes<A>();
-      for (std::int64_t c = 0; c < p_.v_dim; ++c, o += width_) {
-        hn::StoreU(hn::Mul(hn::LoadU(d, o), factor), d, o);
-      }
-    }
+      const Vector<A> quotient = hn::Div(hn::LoadU(d, o), sum);
+      hn::StoreU(hn::IfThenZeroElse(hn::Eq(sum, hn::Zero(d)), quotient), d, o);
+    });
   }
 
   // out = o (divided by the sum unless `normalised`) and LSE = maximum + log(sum); 0 and -inf for a row that
@@ -151,6 +155,14 @@ class QueryTile {
   }
 
  private:
+  // body(v, o) for every vector of the output: o is where vector v of the rows has it.
+  template <typename Body>
+  HWY_INLINE void for_each_output(const Body& body) {
+    for (std::int64_t c = 0; c < p_.v_dim; ++c) {
+      for (std::int64_t v = 0; v < vectors_; ++v) body(v, state_.o + c * width_ + v * lanes<A>());
+    }
+  }
+
   void step(const core::Tile& keys, const KeyBlock<A>& block, std::int64_t first_vector, std::int64_t vectors,
             bool masked, bool careful) {
     switch (vectors) {
