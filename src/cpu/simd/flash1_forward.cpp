@@ -5,7 +5,7 @@
 //       load Q, O, m, l  ->  issue_qk -> finish_scores -> online_softmax -> apply_dropout -> issue_pv
 //       O = diag(l_new)^-1 (diag(l) e^(m - m_new) O + P V),  m = m_new,  l = l_new:  store O, m, l
 //
-// with the steps of cpu.flash2 (forward_tile-inl.h): the two differ in their loops alone. O is normalised after
+// with the steps of cpu.flash2 (forward_tile-inl.h): the two differ in their loops. O is normalised after
 // every block, as the paper has it. O, m and l of a head are arrays of accumulators in memory, one tile after the
 // other and transposed like the tile itself, so that reading and writing them needs no transpose; Q is read
 // from its tensor, scaled and transposed anew for every block. A task is one head of one sequence: as in the

@@ -1,5 +1,5 @@
-// One tile of queries of one head, and what it does when it meets keys: the steps of every forward kernel,
-// whichever loop is outside. Rows of queries lie in the lanes.
+// One tile of queries of one head, and what it does when it meets keys: the steps of a forward kernel, whichever
+// loop is outside. Rows of queries lie in the lanes.
 //
 //   S^T = K Q^T            scalars of K broadcast against vectors of rows; maximum in the epilogue
 //   P^T = exp(S^T - max)   lane by lane: no horizontal reduction anywhere

@@ -1,5 +1,5 @@
 // One tile of queries of one head against blocks of keys, backward: P and dS come back from the scores and the
-// LSE. The steps of every backward kernel, whichever loop is outside.
+// LSE. The steps of a backward kernel, whichever loop is outside.
 //
 //   S^T = K Q^T,  dP^T = V dO^T          rows of queries in lanes, scalars of K and V broadcast
 //   P^T = exp(S^T - LSE),  dS^T = P^T o (dropout(dP^T) - delta)
