@@ -20,37 +20,50 @@ class ForcedTarget {
   ~ForcedTarget() { unsetenv("TESSERA_TARGET"); }
 };
 
-using Parameters = std::tuple<DType, cpu::Target>;
+using Parameters = std::tuple<DType, cpu::Target, std::string>;
 
 class Targets : public testing::TestWithParam<Parameters> {};
 
 TEST_P(Targets, PassTheFeatureMatrix) {
-  const auto [dtype, target] = GetParam();
+  const auto& [dtype, target, kernel] = GetParam();
+  const cpu::Target used = target_for(target, dtype);
+  if (used != target) GTEST_SKIP() << "runs as " << name(used);
   const ForcedTarget forced(name(target));
   const int step = test::scaled(1, 30, "one case in `step` per target");
   int index = 0;
   for (const reference::CaseSpec& spec : reference::feature_matrix(dtype)) {
     if (index++ % step != 0) continue;
-    const reference::Verdict verdict = reference::verify(spec, "cpu.flash2");
+    const reference::Verdict verdict = reference::verify(spec, kernel);
     EXPECT_TRUE(verdict.ok) << spec.name << ": " << verdict.message;
   }
 }
 
+// Like "bf16_avx2_flash1".
+std::string parameters_name(const testing::TestParamInfo<Parameters>& info) {
+  const auto& [dtype, target, kernel] = info.param;
+  return std::string(name(dtype)) + "_" + name(target) + "_" + kernel.substr(kernel.find('.') + 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Targets,
                          testing::Combine(testing::ValuesIn(test::kDTypes),
-                                          testing::ValuesIn(cpu::available_targets())),
-                         [](const testing::TestParamInfo<Parameters>& parameters) {
-                           return std::string(name(std::get<0>(parameters.param))) + "_" +
-                                  name(std::get<1>(parameters.param));
-                         });
+                                          testing::ValuesIn(cpu::available_targets()),
+                                          testing::ValuesIn(test::cpu_kernels())),
+                         parameters_name);
 
 TEST(Target, APlanNamesTheOneThatIsUsed) {
   for (const cpu::Target target : cpu::available_targets()) {
     const ForcedTarget forced(name(target));
     for (const Direction direction : {Direction::forward, Direction::backward}) {
-      const Plan chosen = plan({}, Shapes{.q_length = 64, .k_length = 64, .dtype = DType::bf16}, Device::cpu(), direction);
-      EXPECT_NE(chosen.details.find(std::string("instruction set ") + name(target)), std::string::npos)
-          << chosen.details;
+      for (const KernelInfo& kernel : kernels()) {
+        if (kernel.device != DeviceType::cpu || kernel.direction != direction) continue;
+        // Only flash2 has instructions of its own for bf16.
+        const cpu::Target used =
+            kernel.algorithm == Algorithm::flash2 ? target : target_for(target, DType::fp32);
+        const Shapes shapes{.q_length = 64, .k_length = 64, .dtype = DType::bf16};
+        const Plan chosen = plan({.algorithm = kernel.algorithm}, shapes, Device::cpu(), direction);
+        EXPECT_NE(chosen.details.find(std::string("instruction set ") + name(used)), std::string::npos)
+            << chosen.kernel << ": " << chosen.details;
+      }
     }
   }
 }

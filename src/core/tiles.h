@@ -65,6 +65,31 @@ TESSERA_HD void for_each_key_tile(const Problem& p, const Sequence& s, std::int6
                           p.blocks.block_k, s.k_length, tile, visit);
 }
 
+// As above, of the keys [keys.begin, keys.end) alone: for kernels that walk over blocks of keys outside.
+template <typename Visit>
+TESSERA_HD void for_each_key_tile_within(const Problem& p, const Sequence& s, std::int64_t q_head,
+                                         std::int64_t begin, std::int64_t end, const Tile& keys,
+                                         std::int64_t tile, Visit&& visit) {
+  auto clamp = [&keys](std::int64_t x) { return x < keys.begin ? keys.begin : x > keys.end ? keys.end : x; };
+  const VisibleRange all = visible_range(s.band, begin, end, s.k_length);
+  const VisibleRange range{clamp(all.begin), clamp(all.full_begin), clamp(all.full_end), clamp(all.end)};
+  if (range.empty()) return;
+  if (!p.blocks) return for_each_tile_in(range, keys.begin, keys.end, tile, visit);
+  const std::int64_t head = p.blocks.heads == 1 ? 0 : q_head;
+  const std::int64_t row = head * p.blocks.q_blocks + begin / p.blocks.block_q;
+  std::int64_t first = p.blocks.row_offsets[row], last = p.blocks.row_offsets[row + 1];
+  const std::int64_t row_end = last, wanted = keys.begin / p.blocks.block_k;
+  while (first < last) {  // the first kept block that reaches into `keys`
+    const std::int64_t middle = first + (last - first) / 2;
+    if (p.blocks.columns[middle] < wanted) first = middle + 1;
+    else last = middle;
+  }
+  last = first;
+  while (last < row_end && p.blocks.columns[last] * p.blocks.block_k < keys.end) ++last;
+  for_each_tile_in_blocks(range, p.blocks.columns + first, last - first, p.blocks.block_k, s.k_length, tile,
+                          visit);
+}
+
 // The tiles of queries that see keys [begin, end) of a sequence, which must lie in one block (key_tile).
 template <typename Visit>
 TESSERA_HD void for_each_query_tile(const Problem& p, const Sequence& s, std::int64_t q_head,

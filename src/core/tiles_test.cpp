@@ -94,6 +94,21 @@ TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
       });
     }
     by_rows.check();
+    Visits by_blocks(*test, s, head);
+    const Tiling k_blocks{s.k_length, draw(random, 1, 20)};  // blocks of keys outside, wherever they lie
+    for (std::int64_t b = 0; b < k_blocks.count(); ++b) {
+      const Tile block = k_blocks[b];
+      for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
+        const Tile queries = q_tiles[t];
+        for_each_key_tile_within(p, s, head, queries.begin, queries.end, block, tile_k,
+                                 [&](const Tile& keys) {
+                                   ASSERT_LE(keys.end - keys.begin, tile_k);
+                                   ASSERT_TRUE(keys.begin >= block.begin && keys.end <= block.end);
+                                   by_blocks.add(queries, keys, keys.kind);
+                                 });
+      }
+    }
+    by_blocks.check();
     const Tiling k_tiles{s.k_length, tile_k, p.blocks.block_k};
     for (std::int64_t t = 0; t < k_tiles.count(); ++t) {
       const Tile keys = k_tiles[t];

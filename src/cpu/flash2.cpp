@@ -10,6 +10,7 @@
 #include "core/tiles.h"
 #include "cpu/arena.h"
 #include "cpu/bf16/engines.h"
+#include "cpu/bias_gradient.h"
 #include "cpu/head.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
@@ -168,9 +169,7 @@ registry::Configuration flash2_backward_configuration(const core::Problem& p, in
   const BackwardPlan plan = backward_plan(p, *engine, useful);
   std::size_t bytes =
       partial_bytes(p, plan) + engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful);
-  if (p.has_grad_bias) {
-    bytes = std::max(bytes, portable::flash2_backward_configuration(p, useful).workspace_bytes);
-  }
+  bytes = std::max(bytes, bias_gradient_bytes(p, useful));
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,
           .shared_memory_bytes = 0,
@@ -184,8 +183,8 @@ std::string flash2_backward_details(const core::Problem& p, const registry::Conf
   const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return "instruction set portable";
   const BackwardPlan plan = backward_plan(p, *engine, configuration.workers);
-  return core::concat("instruction set ", name(target), ", ", task_count(plan, p.batch * p.kv_heads), " tasks",
-                      plan.copy_k || plan.copy_v ? ", K and V copied per task" : "");
+  return core::concat("instruction set ", name(target), ", ", task_count(plan, p.batch * p.kv_heads),
+                      " tasks", plan.copy_k || plan.copy_v ? ", K and V copied per task" : "");
 }
 
 void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
@@ -200,7 +199,8 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& conf
   if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
     parallel_for(*resources.executor, configuration.workers, task_count(plan, heads),
                  [&](std::int64_t task, int worker) {
-                   engine->run_task(p, plan, task, memory + bytes * static_cast<std::size_t>(worker), partial);
+                   engine->run_task(p, plan, task, memory + bytes * static_cast<std::size_t>(worker),
+                                    partial);
                  });
   }
   if (p.has_grad_q && plan.whole < heads) {
@@ -213,11 +213,7 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& conf
                                   tiling[rest % tiling.count()], partial);
                  });
   }
-  if (p.has_grad_bias) {  // a pass of its own: every sum of d(bias) has one owner
-    core::Problem bias_only = p;
-    bias_only.has_grad_q = bias_only.has_grad_k = bias_only.has_grad_v = false;
-    portable::flash2_backward(bias_only, configuration, resources);
-  }
+  if (p.has_grad_bias) bias_gradient(p, configuration.workers, resources);
 }
 
 }  // namespace tessera::cpu

@@ -1,5 +1,6 @@
 #include "cpu/kernels.h"
 
+#include "cpu/flash1.h"
 #include "cpu/flash2.h"
 #include "cpu/standard.h"
 
@@ -35,6 +36,30 @@ constexpr Kernel kKernels[] = {
         .run = flash2_backward,
     },
     {
+        .name = "cpu.flash1",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::forward,
+        .device = DeviceType::cpu,
+        .priority = 50,
+        .features = Features::all(),
+        .limits = nullptr,
+        .configure = flash1_forward_configuration,
+        .details = flash1_details,
+        .run = flash1_forward,
+    },
+    {
+        .name = "cpu.flash1",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::backward,
+        .device = DeviceType::cpu,
+        .priority = 50,
+        .features = Features::all(),
+        .limits = nullptr,
+        .configure = flash1_backward_configuration,
+        .details = flash1_details,
+        .run = flash1_backward,
+    },
+    {
         .name = "cpu.standard",
         .algorithm = Algorithm::standard,
         .direction = Direction::forward,
@@ -43,7 +68,7 @@ constexpr Kernel kKernels[] = {
         .features = Features::all(),
         .limits = standard_limits,
         .configure = standard_configuration,
-        .details = nullptr,
+        .details = standard_details,
         .run = standard_forward,
     },
     {
@@ -55,7 +80,7 @@ constexpr Kernel kKernels[] = {
         .features = Features::all(),
         .limits = standard_limits,
         .configure = standard_configuration,
-        .details = nullptr,
+        .details = standard_details,
         .run = standard_backward,
     },
 };

@@ -20,6 +20,7 @@
 #include "cpu/head.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
+#include "cpu/softmax_rows.h"
 
 namespace tessera::cpu {
 namespace {
@@ -178,17 +179,12 @@ class Standard {
     return to;
   }
 
-  static bool finite(const A* values, std::int64_t count) {
-    return std::all_of(values, values + count, [](A x) { return std::isfinite(x); });
-  }
-
   // C = alpha A B + beta C where A holds zeros for what is masked: B may hold NaN or infinities there, which
   // must not spread, so such operands are multiplied without the zeros of A.
-  static void masked_product(Transpose a_transposed, std::int64_t rows, std::int64_t columns,
-                             std::int64_t depth, A alpha, const A* a, std::int64_t a_row, const A* b, A beta,
-                             A* c) {
+  void masked_product(Transpose a_transposed, std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                      A alpha, const A* a, std::int64_t a_row, const A* b, A beta, A* c) {
     if (rows == 0 || columns == 0) return;
-    if (depth > 0 && finite(b, depth * columns)) {
+    if (depth > 0 && rows_.finite(b, depth * columns)) {
       gemm(a_transposed, Transpose::no, rows, columns, depth, alpha, a, a_row, b, columns, beta, c, columns);
       return;
     }
@@ -220,45 +216,31 @@ class Standard {
     });
   }
 
+  // Scaled scores -> probabilities; what a row does not see becomes 0. The maximum starts finite: a row that
+  // sees nothing but -inf gets the sum 0.
   void softmax() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
-        const core::RowStatistics<A> statistics = softmax_row(head, i, nullptr);
+        A* s = row(m_.p, head, i);
+        core::RowStatistics<A> statistics{std::numeric_limits<A>::lowest(), 0};
+        keep_visible(head, i, s, [&](std::int64_t begin, std::int64_t end) {
+          statistics.maximum = rows_.finish(head, i, begin, end, s + begin, nullptr, statistics.maximum);
+        });
+        for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+          statistics.sum += rows_.exponentiate(s + begin, end - begin, statistics.maximum);
+        });
+        for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+          rows_.scale(s + begin, end - begin, statistics.normaliser());
+        });
         if (p_.has_lse) *head.query_row<A>(p_.lse, i) = statistics.lse();
       }
     });
   }
 
-  // Scaled scores of one row -> probabilities; what it does not see becomes 0.
-  core::RowStatistics<A> softmax_row(const Head& head, std::int64_t i, A* cap_derivative) {
-    A* s = row(m_.p, head, i);
-    core::RowStatistics<A> statistics;
-    keep_visible(head, i, s, [&](std::int64_t begin, std::int64_t end) {
-      finish_scores(head, i, begin, end, s + begin,
-                    cap_derivative == nullptr ? nullptr : cap_derivative + begin);
-      for (std::int64_t j = begin; j < end; ++j) {
-        if (!(s[j] <= statistics.maximum)) statistics.maximum = s[j];
-      }
-    });
-    for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
-      A sum = 0;
-      for (std::int64_t j = begin; j < end; ++j) {
-        s[j] = core::exp_relative(s[j], statistics.maximum);
-        sum += s[j];
-      }
-      statistics.sum += sum;
-    });
-    const A normaliser = statistics.normaliser();
-    for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t j = begin; j < end; ++j) s[j] *= normaliser;
-    });
-    return statistics;
-  }
-
   void dropout() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
-        apply_dropout(head, i, 0, head.s.k_length, row(m_.p, head, i));
+        rows_.dropout(head, i, 0, head.s.k_length, row(m_.p, head, i));
       }
     });
   }
@@ -302,20 +284,19 @@ class Standard {
     }
     const T* out = head.query_row<const T>(p_.out, i);
     const T* grad_out = head.query_row<const T>(p_.grad_out, i);
-    A delta = p_.has_grad_lse ? -*head.query_row<const A>(p_.grad_lse, i) : A{0};
+    A products[8] = {};  // several sums side by side: one would wait for each addition
     for (std::int64_t c = 0; c < p_.v_dim; ++c) {
-      delta += Element<T>::load(out[c]) * Element<T>::load(grad_out[c]);
+      products[c % 8] += Element<T>::load(out[c]) * Element<T>::load(grad_out[c]);
     }
+    A delta = p_.has_grad_lse ? -*head.query_row<const A>(p_.grad_lse, i) : A{0};
+    for (const A product : products) delta += product;
     A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
     keep_visible(head, i, ds, [](std::int64_t, std::int64_t) {});
     keep_visible(head, i, p, [&](std::int64_t begin, std::int64_t end) {
-      finish_scores(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin);
-      if (p_.dropout) apply_dropout(head, i, begin, end, ds + begin);
-      for (std::int64_t j = begin; j < end; ++j) {
-        p[j] = core::exp_relative(p[j], lse);
-        ds[j] = p[j] * (ds[j] - delta);
-      }
-      if (p_.dropout) apply_dropout(head, i, begin, end, p + begin);
+      rows_.finish(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin, A{0});
+      if (p_.dropout) rows_.dropout(head, i, begin, end, ds + begin);
+      rows_.differentiate(p + begin, ds + begin, end - begin, lse, delta);
+      if (p_.dropout) rows_.dropout(head, i, begin, end, p + begin);
     });
   }
 
@@ -325,7 +306,7 @@ class Standard {
         A* ds = row(m_.ds, head, i);
         const A* cap = row(m_.cap_derivative, head, i);
         for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t j = begin; j < end; ++j) ds[j] *= cap[j];
+          rows_.multiply(ds + begin, cap + begin, end - begin);
         });
       }
     });
@@ -404,6 +385,7 @@ class Standard {
   const core::Problem& p_;
   const registry::Configuration& configuration_;
   const registry::Resources& resources_;
+  const SoftmaxRows<A>& rows_ = softmax_rows_engine(active_target())->template rows<A>();
   Matrices<A> m_{};
   std::byte* worker_memory_ = nullptr;
 };
@@ -419,7 +401,13 @@ std::string standard_limits(const core::Problem& p) {
   return core::concat("sequence length ", longest, " is beyond OpenBLAS's 32-bit sizes");
 }
 
+std::string standard_details(const core::Problem&, const registry::Configuration&) {
+  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
+                      " for the softmax, OpenBLAS for the products");
+}
+
 registry::Configuration standard_configuration(const core::Problem& p, int workers) {
+  active_target();  // refuses an unknown TESSERA_TARGET here: running does not throw
   const std::size_t scratch =
       core::with_type(p.dtype, [&]<typename T>() { return Standard<T>::worker_bytes(p); });
   const std::int64_t panels = std::max(core::Tiling{p.q_length, kPanel}.count() * p.q_heads,

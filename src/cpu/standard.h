@@ -10,6 +10,7 @@ namespace tessera::cpu {
 
 std::string standard_limits(const core::Problem& p);
 registry::Configuration standard_configuration(const core::Problem& p, int workers);
+std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
 void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
                       const registry::Resources& resources);
 void standard_backward(const core::Problem& p, const registry::Configuration& configuration,

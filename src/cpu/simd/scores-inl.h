@@ -134,6 +134,25 @@ HWY_INLINE void multiply_words(Words<A> a, std::uint32_t b, Words<A>& high, Word
   high = hn::OddEven(odd, hn::DupOdd(even));
 }
 
+// Ten rounds of Philox4x32 on the counters c0 ... c3, lane by lane.
+template <typename A>
+HWY_INLINE void philox_rounds(const core::DropoutStream& stream, Words<A>& c0, Words<A>& c1, Words<A>& c2,
+                              Words<A>& c3) {
+  const WordTag<A> d;
+  std::uint32_t key0 = stream.key0, key1 = stream.key1;
+  for (int round = 0; round < 10; ++round) {
+    Words<A> high0, low0, high1, low1;
+    multiply_words<A>(c0, core::kPhiloxMultiplier0, high0, low0);
+    multiply_words<A>(c2, core::kPhiloxMultiplier1, high1, low1);
+    c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, key0));
+    c1 = low1;
+    c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, key1));
+    c3 = low0;
+    key0 += core::kPhiloxWeyl0;
+    key1 += core::kPhiloxWeyl1;
+  }
+}
+
 // Lanes whose 16 bits reach the threshold, as a mask for A.
 template <typename A>
 HWY_INLINE hn::Mask<Tag<A>> reaches(Words<A> bits, std::uint32_t threshold) {
@@ -165,18 +184,7 @@ HWY_INLINE void apply_dropout(const Head& head, const ScoreBlock<A>& block) {
       for (int pair = 0; pair < 4; ++pair) {
         Words<A> c0 = hn::Set(dw, static_cast<std::uint32_t>(group * 4 + pair));
         Words<A> c1 = hn::Iota(dw, row), c2 = hn::Set(dw, stream.high0), c3 = hn::Set(dw, stream.high1);
-        std::uint32_t key0 = stream.key0, key1 = stream.key1;
-        for (int round = 0; round < 10; ++round) {
-          Words<A> high0, low0, high1, low1;
-          multiply_words<A>(c0, core::kPhiloxMultiplier0, high0, low0);
-          multiply_words<A>(c2, core::kPhiloxMultiplier1, high1, low1);
-          c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(dw, key0));
-          c1 = low1;
-          c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(dw, key1));
-          c3 = low0;
-          key0 += core::kPhiloxWeyl0;
-          key1 += core::kPhiloxWeyl1;
-        }
+        philox_rounds<A>(stream, c0, c1, c2, c3);
         auto drop = [&](int word, Words<A> bits) HWY_ATTR {
           for (int half = 0; half < 2; ++half) {
             const std::int64_t column = group * core::kDropoutGroup + 8 * word + 2 * pair + half;

@@ -37,8 +37,9 @@ HWY_INLINE constexpr std::int64_t lanes() {
 }
 
 // 2^x for x <= 0: x = n + f with |f| <= 1/2, a polynomial for 2^f, and 2^n built from the bits of a sum whose
-// last place is 1. Degree 5 in fp32 (2 ULP), 13 in fp64 (1 ULP). Exactly 0 where 2^x is not normal; NaN stays
-// NaN (the product with 2^n keeps it whatever its payload).
+// last place is 1. Degree 5 in fp32 (2.04 ULP with FMA, 2.3 without), 13 in fp64 (0.8 and 1.1); see exp2_test.cpp.
+// Exactly 1 at 0 and never above; exactly 0 from the smallest normal power down; NaN stays NaN (the product with
+// 2^n keeps it whatever its payload).
 template <typename A>
 HWY_INLINE Vector<A> exp2_nonpositive(Vector<A> x) {
   const Tag<A> d;
