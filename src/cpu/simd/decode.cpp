@@ -28,6 +28,7 @@
 #include "cpu/arena.h"
 #include "cpu/head.h"
 #include "cpu/simd/decode-inl.h"
+#include "cpu/simd/decode_bf16-inl.h"
 #include "cpu/simd/decode.h"
 
 #if HWY_TARGET != HWY_SCALAR  // cpu.flash2 serves there
@@ -67,6 +68,7 @@ struct PartialRows {
 template <typename T>
 class DecodeTask {
   using A = core::Accumulator<T>;
+  static constexpr bool kHasBf16 = kCompiledBf16Dot && std::is_same_v<T, core::BFloat16>;
 
  public:
   DecodeTask(const core::Problem& p, const DecodePlan& plan, const DecodePartials& partials,
@@ -83,7 +85,8 @@ class DecodeTask {
         v_(p.v_dim),
         visible_(core::visible_range(s_.band, 0, s_.q_length, s_.k_length)),
         masked_(s_.band.bounded() || p.blocks),
-        features_(p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr) {}
+        features_(p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr),
+        dot_(kHasBf16 && uses_bf16_dot(p.qk_dim, p.v_dim)) {}
 
   // Leaves the partial results of the splits [first, end).
   void run(std::int64_t first, std::int64_t end) {
@@ -155,12 +158,17 @@ class DecodeTask {
     for (std::int64_t h = 0; h < heads_; ++h) {
       for (std::int64_t r = 0; r < rows_; ++r) {
         const T* from = p_.q.row<const T>(s_.tensor_batch, q_head(h, r), s_.q_begin + r % s_.q_length);
-        qk_.load(from, static_cast<A>(p_.scale), query(h, r));
+        if (dot_) std::memcpy(bf16_query(h, r), from, static_cast<std::size_t>(p_.qk_dim) * sizeof(T));
+        else qk_.load(from, static_cast<A>(p_.scale), query(h, r));
       }
     }
   }
 
   A* query(std::int64_t head, std::int64_t row) const { return t_.q + (head * rows_ + row) * qk_.padded(); }
+
+  T* bf16_query(std::int64_t head, std::int64_t row) const {
+    return reinterpret_cast<T*>(t_.q) + (head * rows_ + row) * p_.qk_dim;
+  }
 
   void clear(const PartialRows<A>& rows) const {
     std::fill_n(rows.maximum, rows_, std::numeric_limits<A>::lowest());
@@ -232,7 +240,14 @@ class DecodeTask {
     const Keys<T> k{key_row(p_.k, step.head, keys.begin), p_.k.row_stride, keys.end - keys.begin};
     for_each_block_of_rows<A>(rows_, [&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
-      score_rows<kCount>(k, qk_, query(step.head, r), t_.s + r * plan_.step_keys, plan_.step_keys, ahead);
+      A* s = t_.s + r * plan_.step_keys;
+      if constexpr (kHasBf16) {
+        if (dot_) {
+          return score_rows_bf16<kCount>(k, p_.qk_dim, bf16_query(step.head, r), static_cast<float>(p_.scale), s,
+                                         plan_.step_keys, ahead);
+        }
+      }
+      score_rows<kCount>(k, qk_, query(step.head, r), s, plan_.step_keys, ahead);
     });
   }
 
@@ -281,11 +296,14 @@ class DecodeTask {
       constexpr int kCount = decltype(count)::value;
       const ValueBlock<A> block{t_.s + r * plan_.step_keys, plan_.step_keys, t_.alpha + r,
                                 rows.out + r * plan_.padded_v_dim, plan_.padded_v_dim};
-      if (careful) {
-        add_values_carefully<kCount>(v, v_, block);
-      } else {
-        add_values<kCount>(v, v_, block, ahead);
+      if (careful) return add_values_carefully<kCount>(v, v_, block);
+      if constexpr (kHasBf16) {
+        if (dot_) {
+          for (int x = 0; x < kCount; ++x) round_to_bf16(t_.s + (r + x) * plan_.step_keys, plan_.step_keys);
+          return add_values_bf16<kCount>(v, p_.v_dim, block, ahead);
+        }
       }
+      add_values<kCount>(v, v_, block, ahead);
     });
   }
 
@@ -301,6 +319,7 @@ class DecodeTask {
   core::VisibleRange visible_;  // to any row
   bool masked_;
   bool features_;
+  bool dot_;  // products of bf16 by vdpbf16ps
   std::int64_t end_step_ = 0;
 };
 
