@@ -110,21 +110,36 @@ class Prefetch {
         row_lines_((dim * static_cast<std::int64_t>(sizeof(T)) + kLine - 1) / kLine),
         gap_(stride * static_cast<std::int64_t>(sizeof(T)) - row_lines_ * kLine),
         row_left_(row_lines_),
-        left_(row_lines_ * rows) {}
+        rows_left_(rows) {}
 
+  // Fetches one line of every page of the rows: by the time their lines are wanted, the translation is known and
+  // no prefetch waits for it.
+  HWY_INLINE void touch_pages() const {
+    constexpr std::int64_t kPage = 4096;
+    const std::int64_t stride = gap_ + row_lines_ * kLine;
+    const std::int64_t rows_per_page = stride > 0 ? std::max<std::int64_t>(kPage / stride, 1) : 1;
+    for (std::int64_t r = 0; r < rows_left_; r += rows_per_page) {
+      for (std::int64_t at = 0; at < row_lines_ * kLine; at += kPage) fetch_line(at_ + r * stride + at);
+    }
+  }
+
+  // Fetches as many lines, or what is left of the row. In a loop call it on a local copy, which lives in
+  // registers: through memory, counting takes longer than the products.
   template <int Lines>
   HWY_INLINE void lines() {
+    if (rows_left_ == 0) return;
+    if (HWY_LIKELY(row_left_ >= Lines)) {
 #pragma GCC unroll 16
-    for (int i = 0; i < Lines; ++i) {
-      if (left_ == 0) return;
-      fetch_line(at_);
-      at_ += kLine;
-      --left_;
-      if (--row_left_ == 0) {
-        row_left_ = row_lines_;
-        at_ += gap_;
-      }
+      for (int i = 0; i < Lines; ++i) fetch_line(at_ + i * kLine);
+      at_ += Lines * kLine;
+      row_left_ -= Lines;
+    } else {
+      for (; row_left_ > 0; --row_left_, at_ += kLine) fetch_line(at_);
     }
+    if (row_left_ > 0) return;
+    row_left_ = row_lines_;
+    at_ += gap_;
+    --rows_left_;
   }
 
  private:
@@ -133,7 +148,7 @@ class Prefetch {
   std::int64_t row_lines_ = 1;
   std::int64_t gap_ = 0;
   std::int64_t row_left_ = 1;
-  std::int64_t left_ = 0;
+  std::int64_t rows_left_ = 0;
 };
 
 // Cache lines of `count` elements: as many are fetched for the next step where as many are used.
@@ -216,8 +231,9 @@ HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())])
 // s[r][j] = q[r] . k[j] for Rows rows of queries and all keys; s has room for whole vectors of keys.
 template <int Rows, typename T, typename A>
 HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* HWY_RESTRICT q,
-                             A* HWY_RESTRICT s, std::int64_t s_row, Prefetch& ahead) {
+                             A* HWY_RESTRICT s, std::int64_t s_row, Prefetch& prefetch) {
   const Tag<A> d;
+  Prefetch ahead = prefetch;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(Tag<A>()));
   constexpr int kPlaces = Rows == 3 ? 4 : Rows;  // of a row of the register block
   constexpr int kKeys = kLanes / kPlaces;
@@ -255,6 +271,7 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) std::memcpy(s + r * s_row + j, sums + r * kKeys, kKeys * sizeof(A));
   }
+  prefetch = ahead;
 }
 
 // ---- between the products --------------------------------------------------------------------------------
@@ -333,8 +350,9 @@ inline constexpr int kAccumulators = 8;
 // out = alpha out + p v for the slots [x, x + Vectors) of Rows rows.
 template <int Rows, int Vectors, bool Short, typename T, typename A>
 HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int64_t x,
-                              const ValueBlock<A>& block, Prefetch& ahead) {
+                              const ValueBlock<A>& block, Prefetch& prefetch) {
   const Tag<A> d;
+  Prefetch ahead = prefetch;
   std::int64_t begin[Vectors];
 #pragma GCC unroll 8
   for (int c = 0; c < Vectors; ++c) begin[c] = slots.begin(x + c);
@@ -360,6 +378,7 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
       for (int c = 0; c < Vectors; ++c) sum[r][c] = hn::MulAdd(p, value[c], sum[r][c]);
     }
   }
+  prefetch = ahead;
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
     const Vector<A> alpha = hn::Set(d, block.alpha[r]);

@@ -28,8 +28,8 @@
 #include "cpu/arena.h"
 #include "cpu/head.h"
 #include "cpu/simd/decode-inl.h"
-#include "cpu/simd/decode_bf16-inl.h"
 #include "cpu/simd/decode.h"
+#include "cpu/simd/decode_bf16-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR  // cpu.flash2 serves there
 HWY_BEFORE_NAMESPACE();
@@ -57,7 +57,7 @@ struct PartialRows {
 
   PartialRows(const core::Problem& p, const DecodePlan& plan, const DecodePartials& partials,
               std::int64_t sequence, std::int64_t kv_head, std::int64_t split) {
-    const std::int64_t row = ((sequence * p.kv_heads + kv_head) * plan.splits + split) * plan.rows;
+    const std::int64_t row = ((sequence * plan.splits + split) * p.kv_heads + kv_head) * plan.rows;
     maximum = static_cast<A*>(partials.maximum) + row;
     sum = static_cast<A*>(partials.sum) + row;
     out = static_cast<A*>(partials.out) + row * plan.padded_v_dim;
@@ -86,6 +86,7 @@ class DecodeTask {
         visible_(core::visible_range(s_.band, 0, s_.q_length, s_.k_length)),
         masked_(s_.band.bounded() || p.blocks),
         features_(p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr),
+        whole_rows_(!p.blocks && heads_fill_rows(p.k, p.qk_dim) && heads_fill_rows(p.v, p.v_dim)),
         dot_(kHasBf16 && uses_bf16_dot(p.qk_dim, p.v_dim)) {}
 
   // Leaves the partial results of the splits [first, end).
@@ -200,39 +201,54 @@ class DecodeTask {
   void compute(const Step& step, std::int64_t split, const Step& ahead, bool careful) {
     const core::Tile keys = keys_of(step);
     const PartialRows<A> rows = partial(step.head, split);
-    Prefetch k_ahead, v_ahead;
-    if (ahead.index < end_step_) {
-      k_ahead = prefetch(p_.k, p_.qk_dim, ahead);
-      v_ahead = prefetch(p_.v, p_.v_dim, ahead);
-      if (heads_ == 1) touch_pages({step.index + kPagesAhead, step.head});
-    }
-    issue_qk(step, keys, k_ahead);
+    Prefetch during_qk, during_pv;
+    if (!careful) plan_prefetches(step, ahead, during_qk, during_pv);
+    issue_qk(step, keys, during_qk);
     for (std::int64_t r = 0; r < rows_; ++r) finish_row(step, keys, r, rows);
-    issue_pv(step, keys, rows, v_ahead, careful);
+    issue_pv(step, keys, rows, during_pv, careful);
   }
 
-  Prefetch prefetch(const core::View& view, std::int64_t dim, const Step& step) const {
+  // What to fetch while a step computes. One head: its V, then K of the next step. Heads side by side: a share of
+  // the whole rows that all heads need at the next index, so that addresses ascend without gaps.
+  void plan_prefetches(const Step& step, const Step& ahead, Prefetch& during_qk, Prefetch& during_pv) const {
+    if (whole_rows_) {
+      during_qk = share_of_rows(p_.k, p_.qk_dim, {step.index + 1, step.head});
+      during_pv = share_of_rows(p_.v, p_.v_dim, {step.index + 1, step.head});
+      share_of_rows(p_.k, p_.qk_dim, {step.index + 2, step.head}).touch_pages();
+      share_of_rows(p_.v, p_.v_dim, {step.index + 2, step.head}).touch_pages();
+      return;
+    }
+    during_qk = rows_of_step(p_.v, p_.v_dim, step);
+    during_pv = rows_of_step(p_.k, p_.qk_dim, ahead);
+    if (heads_ > 1) return;
+    rows_of_step(p_.k, p_.qk_dim, {step.index + kPagesAhead, step.head}).touch_pages();
+    rows_of_step(p_.v, p_.v_dim, {step.index + kPagesAhead, step.head}).touch_pages();
+  }
+  static constexpr std::int64_t kPagesAhead = 4;
+
+  Prefetch rows_of_step(const core::View& view, std::int64_t dim, const Step& step) const {
+    if (step.index >= end_step_) return {};
     const core::Tile keys = keys_of(step);
     return Prefetch(key_row(view, step.head, keys.begin), dim, view.row_stride, keys.end - keys.begin);
   }
 
-  const T* key_row(const core::View& view, std::int64_t head, std::int64_t key) const {
-    return view.row<const T>(s_.tensor_batch, first_head_ + head, s_.k_begin + key);
+  Prefetch share_of_rows(const core::View& view, std::int64_t dim, const Step& step) const {
+    if (step.index >= end_step_) return {};
+    const core::Tile keys = keys_of(step);
+    const std::int64_t count = keys.end - keys.begin;
+    const std::int64_t begin = step.head * count / heads_, end = (step.head + 1) * count / heads_;
+    return Prefetch(key_row(view, 0, keys.begin + begin), (heads_ - 1) * view.head_stride + dim,
+                    view.row_stride, end - begin);
   }
 
-  // One line of every page of a later step: by then its translation is known, and a prefetch never waits for it.
-  static constexpr std::int64_t kPagesAhead = 4;
-  void touch_pages(const Step& step) const {
-    if (step.index >= end_step_) return;
-    const core::Tile keys = keys_of(step);
-    constexpr std::int64_t kPage = 4096 / sizeof(T);
-    for (const core::View* view : {&p_.k, &p_.v}) {
-      const std::int64_t step_rows =
-          std::max<std::int64_t>(kPage / std::max<std::int64_t>(std::abs(view->row_stride), 1), 1);
-      for (std::int64_t j = keys.begin; j < keys.end; j += step_rows) {
-        fetch_line(key_row(*view, step.head, j));
-      }
-    }
+  // Whether the heads of the task fill the rows of all keys.
+  bool heads_fill_rows(const core::View& view, std::int64_t dim) const {
+    return heads_ > 1 && view.head_stride >= dim && view.head_stride < 2 * dim &&
+           view.row_stride >= heads_ * view.head_stride;
+  }
+
+  const T* key_row(const core::View& view, std::int64_t head, std::int64_t key) const {
+    return view.row<const T>(s_.tensor_batch, first_head_ + head, s_.k_begin + key);
   }
 
   // s = q k for all rows, a block of rows at a time; the first one fetches what comes next.
@@ -243,8 +259,8 @@ class DecodeTask {
       A* s = t_.s + r * plan_.step_keys;
       if constexpr (kHasBf16) {
         if (dot_) {
-          return score_rows_bf16<kCount>(k, p_.qk_dim, bf16_query(step.head, r), static_cast<float>(p_.scale), s,
-                                         plan_.step_keys, ahead);
+          return score_rows_bf16<kCount>(k, p_.qk_dim, bf16_query(step.head, r), static_cast<float>(p_.scale),
+                                         s, plan_.step_keys, ahead);
         }
       }
       score_rows<kCount>(k, qk_, query(step.head, r), s, plan_.step_keys, ahead);
@@ -319,7 +335,8 @@ class DecodeTask {
   core::VisibleRange visible_;  // to any row
   bool masked_;
   bool features_;
-  bool dot_;  // products of bf16 by vdpbf16ps
+  bool whole_rows_;  // prefetch them for all heads
+  bool dot_;         // products of bf16 by vdpbf16ps
   std::int64_t end_step_ = 0;
 };
 

@@ -24,7 +24,8 @@ struct DecodePlan {
   std::int64_t padded_v_dim = 0;  // elements of a row of a partial output
 };
 
-// One partial result for every (sequence, key/value head, split, row), in this order.
+// One partial result for every (sequence, split, key/value head, row), in this order: heads that are computed
+// together lie together (2^n bytes apart they would evict each other).
 struct DecodePartials {
   void* maximum = nullptr;  // accumulators: the largest score; lowest() where nothing is visible
   void* sum = nullptr;      // accumulators: of exp(score - maximum)

@@ -53,9 +53,11 @@ HWY_INLINE __m512 dot_pairs(__m512 sum, __m512i a, __m512i b) {
 
 // s[r][j] = scale * q[r] . k[j], as score_rows; q has rows of `dim` elements.
 template <int Rows>
-HWY_NOINLINE void score_rows_bf16(const Keys<Bf16>& k, std::int64_t dim, const Bf16* HWY_RESTRICT q, float scale,
-                                  float* HWY_RESTRICT s, std::int64_t s_row, Prefetch& ahead) {
+HWY_NOINLINE void score_rows_bf16(const Keys<Bf16>& k, std::int64_t dim, const Bf16* HWY_RESTRICT q,
+                                  float scale, float* HWY_RESTRICT s, std::int64_t s_row,
+                                  Prefetch& prefetch) {
   const Tag<float> d;
+  Prefetch ahead = prefetch;
   constexpr int kPlaces = Rows == 3 ? 4 : Rows;
   constexpr int kKeys = 16 / kPlaces;
   for (std::int64_t j = 0; j < k.count; j += kKeys) {
@@ -84,6 +86,7 @@ HWY_NOINLINE void score_rows_bf16(const Keys<Bf16>& k, std::int64_t dim, const B
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) std::memcpy(s + r * s_row + j, sums + r * kKeys, kKeys * sizeof(float));
   }
+  prefetch = ahead;
 }
 
 // Probabilities as bf16, in place; `count` is a multiple of a vector.
@@ -98,8 +101,9 @@ HWY_NOINLINE void round_to_bf16(float* p, std::int64_t count) {
 // out = alpha out + p v for columns [column, column + 32 Groups) of Rows rows. block.p holds bf16, 0 past the keys.
 template <int Rows, int Groups>
 HWY_NOINLINE void add_columns_bf16(const Keys<Bf16>& v, std::int64_t column, const ValueBlock<float>& block,
-                                   Prefetch& ahead) {
+                                   Prefetch& prefetch) {
   const Tag<float> d;
+  Prefetch ahead = prefetch;
   __m512 low[Rows][Groups], high[Rows][Groups];  // of each block of 8 columns, the first and the last four
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
@@ -129,6 +133,7 @@ HWY_NOINLINE void add_columns_bf16(const Keys<Bf16>& v, std::int64_t column, con
       }
     }
   }
+  prefetch = ahead;
   // Back to the order of the columns: 4-column blocks of low and high in turn.
   const __m512i first_half = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i second_half = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
@@ -149,7 +154,7 @@ HWY_NOINLINE void add_columns_bf16(const Keys<Bf16>& v, std::int64_t column, con
 // out = alpha out + p v for Rows rows, with bf16 probabilities in block.p.
 template <int Rows>
 HWY_NOINLINE void add_values_bf16(const Keys<Bf16>& v, std::int64_t dim, const ValueBlock<float>& block,
-                                Prefetch& ahead) {
+                                  Prefetch& ahead) {
   constexpr int kGroups = Rows <= 2 ? 4 : 2;
   std::int64_t c = 0;
   for (; c + kGroups * kBf16Lanes <= dim; c += kGroups * kBf16Lanes) {
