@@ -1,5 +1,6 @@
 // cpu.decode: few queries, many keys. The whole contract at small q_length and several splits of the keys, on
-// every vector instruction set; the same bits for every number of threads, batch and group; when it is chosen.
+// every vector instruction set; the same bits for every number of threads, batch and group; when it is
+// chosen.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -199,7 +200,8 @@ TEST_P(Decode, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// Heads side by side or apart, gaps, negative strides: the same bits, and nothing is touched around the tensors.
+// Heads side by side or apart, gaps, negative strides: the same bits, and nothing is touched around the
+// tensors.
 TEST_P(Decode, AnyLayoutGivesTheSameBits) {
   const ForceKernel forced(kKernel);
   for (const std::int64_t dim : {13, 40, 64}) {

@@ -5,16 +5,16 @@
 // of a row are merged by their maxima and sums, in order.
 //
 // Traffic: Q, K, V and O once; partial results (one row of accumulators per row of queries and split) are
-// written and read once: 0.4 % of K and V per row in fp32 at head_dim 128. The cut into splits depends on head_dim and
-// type alone: neither threads, batch nor heads change a bit of a row.
+// written and read once: 0.1 % of K and V per row and pass in fp32 at head_dim 128. The cut into splits depends
+// on head_dim and type alone: neither threads, batch nor heads change a bit of a row.
 #include "cpu/decode.h"
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include "core/text.h"
 #include "cpu/arena.h"
-#include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "cpu/simd/decode.h"
 
@@ -24,9 +24,9 @@ namespace {
 // Queries that share a key/value head.
 std::int64_t rows_per_head(const core::Problem& p) { return p.kv_heads == 0 ? 0 : p.q_length * p.group(); }
 
-// cpu.flash2 has the queries of one head in its lanes: with fewer than these most of its work is wasted, whatever
-// the group. Measured, fp32 and 8192 keys: 16 queries take half the time here, 48 the same; with 64 keys 16 queries
-// take the same.
+// cpu.flash2 has the queries of one head in its lanes: with few of them most of its work is wasted, whatever
+// the group. Measured in fp32: over 8192 keys 16 queries take half the time here, 48 as long; over 64 keys 16
+// queries take as long.
 constexpr std::int64_t kMaxQueries = 16;
 
 // Bytes of K and V of one head in a split: long enough that merging costs nothing, short enough that a few
@@ -115,7 +115,8 @@ registry::Configuration decode_configuration(const core::Problem& p, int workers
           .shared_memory_bytes = 0,
           .workspace_bytes = arena.used() + engine.worker_bytes(p, plan) * static_cast<std::size_t>(useful),
           .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
+          // All readers of a key come while it is in the cache, however small that is: K and V count once.
+          .fast_memory_bytes = std::numeric_limits<double>::infinity()};
 }
 
 std::string decode_details(const core::Problem& p, const registry::Configuration& configuration) {

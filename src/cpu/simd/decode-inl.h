@@ -38,9 +38,9 @@ struct Keys {
   HWY_INLINE const T* row(std::int64_t j) const { return data + j * stride; }
 };
 
-// A row of `dim` elements as whole vectors ("slots"). The last slot of a row that is no multiple of a vector ends
-// with the row and overlaps the slot before it, so that nothing outside the row is read; a row shorter than a
-// vector is copied first.
+// A row of `dim` elements as whole vectors ("slots"). The last slot of a row that is no multiple of a vector
+// ends with the row and overlaps the slot before it, so that nothing outside the row is read; a row shorter
+// than a vector is copied first.
 template <typename A>
 class Slots {
  public:
@@ -95,7 +95,8 @@ class Slots {
   std::int64_t count_;
 };
 
-// To the second-level cache. To the first one is much slower: there the line waits in one of few miss buffers.
+// To the second-level cache. To the first one is much slower: there the line waits in one of few miss
+// buffers.
 HWY_INLINE void fetch_line(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 // The lines of rows that are needed soon, fetched a few at a time in the order of their addresses.
@@ -112,8 +113,8 @@ class Prefetch {
         row_left_(row_lines_),
         rows_left_(rows) {}
 
-  // Fetches one line of every page of the rows: by the time their lines are wanted, the translation is known and
-  // no prefetch waits for it.
+  // Fetches one line of every page of the rows: by the time their lines are wanted, the translation is known
+  // and no prefetch waits for it.
   HWY_INLINE void touch_pages() const {
     constexpr std::int64_t kPage = 4096;
     const std::int64_t stride = gap_ + row_lines_ * kLine;
@@ -191,8 +192,8 @@ HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
   if (row < count) body(std::integral_constant<int, 1>(), row);
 }
 
-// Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes. Every sum is
-// added up in the same order, whatever its place.
+// Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes. Every sum
+// is added up in the same order, whatever its place.
 template <typename A>
 HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())]) {
   const Tag<A> d;
@@ -276,8 +277,8 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
 
 // ---- between the products --------------------------------------------------------------------------------
 
-// Scores of row i, keys in lanes, become what the softmax takes: softcap, bias, ALiBi. Lanes past the keys hold
-// anything.
+// Scores of row i, keys in lanes, become what the softmax takes: softcap, bias, ALiBi. Lanes past the keys
+// hold anything.
 template <typename A>
 HWY_INLINE void finish_scores(const Head& head, std::int64_t i, const core::Tile& keys, A* s) {
   const Tag<A> d;
@@ -307,8 +308,8 @@ HWY_INLINE void finish_scores(const Head& head, std::int64_t i, const core::Tile
   }
 }
 
-// Scores become exp(score - maximum), with the maximum raised to the largest of them; the sum grows. Returns the
-// factor for what was accumulated before. Lanes past `count` must be -inf.
+// Scores become exp(score - maximum), with the maximum raised to the largest of them; the sum grows. Returns
+// the factor for what was accumulated before. Lanes past `count` must be -inf.
 template <typename A>
 HWY_INLINE A online_softmax(A* s, std::int64_t count, A& maximum, A& sum) {
   const Tag<A> d;

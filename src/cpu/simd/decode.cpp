@@ -4,16 +4,17 @@
 //   P = exp(S - max)       keys in the lanes, one row after the other
 //   O += P V               scalars of P broadcast, columns in the lanes
 //
-// All queries that share a key/value head are taken together, so K and V come from memory once and are converted
-// in registers. The work is a sequence of steps: `step_keys` keys of one head, heads inside where they lie side by
-// side. While a step computes, the lines of the next one are fetched to the second-level cache, evenly and in
-// the order of their addresses: one core has too few buffers for misses to wait for each other, and bursts of
-// prefetches stall the loads behind them.
+// All queries that share a key/value head are taken together, so K and V come from memory once and are
+// converted in registers. The work is a sequence of steps: `step_keys` keys of one head, heads inside where
+// they lie side by side. While a step computes, the lines of the next one are fetched to the second-level
+// cache, evenly and in the order of their addresses: one core has too few buffers for misses to wait for each
+// other, and bursts of prefetches stall the loads behind them.
 //
-// Per step:  issue_qk -> finish_scores (only if needed) -> hide -> online_softmax -> apply_dropout -> issue_pv
-// (with rescale).  The state of a row lives in its partial result.
+// Per step:  issue_qk -> finish_scores (only if needed) -> hide -> online_softmax -> apply_dropout ->
+// issue_pv (with rescale).  The state of a row lives in its partial result.
 //
-// Results of a row do not depend on the rows beside it: the same sums in the same order in every register block.
+// Results of a row do not depend on the rows beside it: the same sums in the same order in every register
+// block.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/decode.cpp"  // NOLINT(build/include)
 #include <hwy/foreach_target.h>
@@ -188,8 +189,8 @@ class DecodeTask {
     return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
   }
 
-  // A NaN or infinity among the values may have reached a row that does not see it, as 0 * NaN: once more, with
-  // a product that leaves out zeros.
+  // A NaN or infinity among the values may have reached a row that does not see it, as 0 * NaN: once more,
+  // with a product that leaves out zeros.
   void compute_carefully(std::int64_t head, std::int64_t split, std::int64_t split_end) {
     clear(partial(head, split));
     for (std::int64_t i = split * plan_.split_keys / plan_.step_keys; i < split_end; ++i) {
@@ -208,8 +209,8 @@ class DecodeTask {
     issue_pv(step, keys, rows, during_pv, careful);
   }
 
-  // What to fetch while a step computes. One head: its V, then K of the next step. Heads side by side: a share of
-  // the whole rows that all heads need at the next index, so that addresses ascend without gaps.
+  // What to fetch while a step computes. One head: its V, then K of the next step. Heads side by side: a
+  // share of the whole rows that all heads need at the next index, so that addresses ascend without gaps.
   void plan_prefetches(const Step& step, const Step& ahead, Prefetch& during_qk, Prefetch& during_pv) const {
     if (whole_rows_) {
       during_qk = share_of_rows(p_.k, p_.qk_dim, {step.index + 1, step.head});
