@@ -1,5 +1,6 @@
 #include "cpu/kernels.h"
 
+#include "cpu/decode.h"
 #include "cpu/flash1.h"
 #include "cpu/flash2.h"
 #include "cpu/standard.h"
@@ -11,6 +12,19 @@ using registry::Features;
 using registry::Kernel;
 
 constexpr Kernel kKernels[] = {
+    {
+        .name = "cpu.decode",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cpu,
+        .priority = 110,
+        .features = Features::all(),
+        .limits = decode_limits,
+        .configure = decode_configuration,
+        .details = decode_details,
+        .run = decode_forward,
+        .yields = decode_yields,
+    },
     {
         .name = "cpu.flash2",
         .algorithm = Algorithm::flash2,

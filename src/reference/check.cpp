@@ -8,6 +8,7 @@
 
 #include "reference/low_precision.h"
 #include "tessera/error.h"
+#include "tessera/plan.h"
 
 namespace tessera::reference {
 namespace {
@@ -87,6 +88,13 @@ std::string number(double x) {
   return text;
 }
 
+bool exists(const std::string& kernel, Direction direction) {
+  const std::vector<KernelInfo> all = kernels();
+  return std::any_of(all.begin(), all.end(), [&](const KernelInfo& info) {
+    return info.name == kernel && info.direction == direction;
+  });
+}
+
 }  // namespace
 
 TensorError compare(const std::string& name, const Tensor& actual_tensor, std::span<const double> exact,
@@ -160,8 +168,11 @@ ForceKernel::~ForceKernel() {
 }
 
 void run(Case& problem, const std::string& kernel, const Execution& execution) {
-  const ForceKernel forced(kernel);
-  tessera::forward(problem.attention, problem.forward, execution);
+  {
+    const ForceKernel forced(kernel);
+    tessera::forward(problem.attention, problem.forward, execution);
+  }
+  const ForceKernel forced(exists(kernel, Direction::backward) ? kernel : "");
   tessera::backward(problem.attention, problem.backward, execution);
 }
 

@@ -65,7 +65,8 @@ class ForceKernel {
   std::string before_{};
 };
 
-// Runs forward and backward into the case's tensors with the kernel named (empty: automatic).
+// Runs forward and backward into the case's tensors with the kernel named (empty: automatic). A kernel without
+// backward runs forward only, and what it leaves serves the automatic choice of backward.
 void run(Case& problem, const std::string& kernel, const Execution& execution = {});
 
 // The results now in the case's tensors against what they should be.

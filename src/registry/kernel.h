@@ -99,6 +99,9 @@ struct Kernel {
   std::string (*details)(const core::Problem& problem, const Configuration& configuration);
   // Does not throw on the CPU; on a device throws Error (device_failure) for a failed launch.
   void (*run)(const core::Problem& problem, const Configuration& configuration, const Resources& resources);
+  // Why the kernels that come after it are the better choice for a problem it could serve; empty: they are not.
+  // Ignored when the kernel is asked for by name. Null: never.
+  std::string (*yields)(const core::Problem& problem) = nullptr;
 };
 
 }  // namespace tessera::registry

@@ -120,7 +120,10 @@ std::string missing(const Kernel& kernel, const core::Problem& problem, std::str
   }
   const Features lacking = required(problem).without(kernel.features);
   if (!lacking.empty()) reasons.push_back("lacks " + join(names(lacking)));
-  if (reasons.empty() && kernel.limits != nullptr) return kernel.limits(problem);
+  if (reasons.empty() && kernel.limits != nullptr) {
+    if (std::string limit = kernel.limits(problem); !limit.empty()) return limit;
+  }
+  if (reasons.empty() && kernel.yields != nullptr && forced.empty()) return kernel.yields(problem);
   return join(reasons);
 }
 

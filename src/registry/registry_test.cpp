@@ -72,6 +72,16 @@ TEST(Registry, ForcedKernelIsTakenOrRefusedNeverReplaced) {
   EXPECT_EQ(unknown, "TESSERA_KERNEL is 'fsat'; it must be one of: fast, gpu, slow");
 }
 
+TEST(Registry, AKernelYieldsUnlessAskedForByName) {
+  std::vector<Kernel> table(std::begin(kTable), std::end(kTable));
+  table.front().yields = [](const Problem&) { return std::string("is for few queries"); };
+  const Problem p = problem();
+  const Kernel& chosen = select(table, p, "");
+  EXPECT_EQ(chosen.name, "slow");
+  EXPECT_EQ(rejections(table, p, chosen, "").front().reason, "is for few queries");
+  EXPECT_EQ(select(table, p, "fast").name, "fast");
+}
+
 TEST(Registry, UnsupportedSaysForEachKernelWhatIsMissing) {
   Problem p = problem();
   p.algorithm = Algorithm::hopper;

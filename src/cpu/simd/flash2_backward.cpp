@@ -492,25 +492,11 @@ HWY_AFTER_NAMESPACE();
 #endif
 
 #if HWY_ONCE
+#include "cpu/simd/engine_of.h"
+
 namespace tessera::cpu {
 
-const BackwardEngine* backward_engine(Target target) {
-  switch (target) {
-#if HWY_TARGETS & HWY_AVX3
-    case Target::avx512: return &N_AVX3::kBackwardEngine;
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    case Target::avx2: return &N_AVX2::kBackwardEngine;
-#endif
-#if HWY_TARGETS & HWY_SSE4
-    case Target::sse4: return &N_SSE4::kBackwardEngine;
-#endif
-#if HWY_TARGETS & HWY_NEON
-    case Target::neon: return &N_NEON::kBackwardEngine;
-#endif
-    default: return nullptr;
-  }
-}
+const BackwardEngine* backward_engine(Target target) { return TESSERA_ENGINE_OF(target, kBackwardEngine); }
 
 }  // namespace tessera::cpu
 #endif  // HWY_ONCE

@@ -388,25 +388,11 @@ HWY_AFTER_NAMESPACE();
 #endif
 
 #if HWY_ONCE
+#include "cpu/simd/engine_of.h"
+
 namespace tessera::cpu {
 
-const ForwardEngine* forward_engine(Target target) {
-  switch (target) {
-#if HWY_TARGETS & HWY_AVX3
-    case Target::avx512: return &N_AVX3::kForwardEngine;
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    case Target::avx2: return &N_AVX2::kForwardEngine;
-#endif
-#if HWY_TARGETS & HWY_SSE4
-    case Target::sse4: return &N_SSE4::kForwardEngine;
-#endif
-#if HWY_TARGETS & HWY_NEON
-    case Target::neon: return &N_NEON::kForwardEngine;
-#endif
-    default: return nullptr;
-  }
-}
+const ForwardEngine* forward_engine(Target target) { return TESSERA_ENGINE_OF(target, kForwardEngine); }
 
 }  // namespace tessera::cpu
 #endif  // HWY_ONCE

@@ -91,8 +91,17 @@ HWY_INLINE Vector<float> load_elements(const core::BFloat16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
 HWY_INLINE Vector<float> load_elements(const core::Half* from) {
+  const Tag<float> d;
   const hn::Rebind<hwy::float16_t, Tag<float>> d16;
-  return hn::PromoteTo(Tag<float>(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+  const Vector<float> x = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+#if HWY_TARGET == HWY_SSE4
+  // Without F16C Highway takes infinity and NaN for large numbers: beyond 65504 the exponent is all ones.
+  const hn::RebindToUnsigned<Tag<float>> du;
+  const auto special = hn::Ge(hn::Abs(x), hn::Set(d, 65536.0F));
+  return hn::IfThenElse(special, hn::BitCast(d, hn::Or(hn::BitCast(du, x), hn::Set(du, 0x7F800000U))), x);
+#else
+  return x;
+#endif
 }
 
 // One vector of accumulators as elements, rounded to nearest even: the same arithmetic as core/float16.h.

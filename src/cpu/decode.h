@@ -1,0 +1,24 @@
+// cpu.decode: the forward entry for few queries and long keys.
+#pragma once
+
+#include <string>
+
+#include "core/problem.h"
+#include "registry/kernel.h"
+
+namespace tessera::cpu {
+
+// Why the kernel cannot serve a problem; empty when it can.
+std::string decode_limits(const core::Problem& p);
+
+// Why cpu.flash2 serves a problem better; empty when it does not.
+std::string decode_yields(const core::Problem& p);
+
+registry::Configuration decode_configuration(const core::Problem& p, int workers);
+
+std::string decode_details(const core::Problem& p, const registry::Configuration& configuration);
+
+void decode_forward(const core::Problem& p, const registry::Configuration& configuration,
+                    const registry::Resources& resources);
+
+}  // namespace tessera::cpu
