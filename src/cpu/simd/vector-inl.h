@@ -89,10 +89,29 @@ HWY_INLINE Vector<float> load_elements(const core::BFloat16* from) {
   const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
+#if HWY_TARGET == HWY_SSE4
+// There is no instruction for it, and Highway 1.0 would make infinities and NaN finite.
+HWY_INLINE Vector<float> load_elements(const core::Half* from) {
+  const Tag<float> d;
+  const hn::RebindToUnsigned<Tag<float>> du;
+  const hn::RebindToSigned<Tag<float>> di;
+  const hn::Rebind<std::uint16_t, Tag<float>> d16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFU));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  const Vector<float> tiny = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24F));
+  auto value = hn::Add(shifted, hn::Set(du, 0x38000000U));
+  value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7BFFU)), hn::Add(shifted, hn::Set(du, 0x70000000U)),
+                         value);
+  value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 0x0400U)), hn::BitCast(du, tiny), value);
+  return hn::BitCast(d, hn::Or(value, hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000U)))));
+}
+#else
 HWY_INLINE Vector<float> load_elements(const core::Half* from) {
   const hn::Rebind<hwy::float16_t, Tag<float>> d16;
   return hn::PromoteTo(Tag<float>(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 }
+#endif
 
 // One vector of accumulators as elements, rounded to nearest even: the same arithmetic as core/float16.h.
 HWY_INLINE void store_elements(Vector<double> x, double* to) { hn::StoreU(x, Tag<double>(), to); }
