@@ -22,8 +22,9 @@ if(NOT TESSERA_HIGHWAY_INCLUDE_DIR)
   message(FATAL_ERROR "Google Highway (hwy/highway.h) was not found. Run `tools/setup run` (package libhwy-dev).")
 endif()
 
-# Targets that the kernels are not compiled for: SSSE3 alone is not worth a copy, SVE needs work.
-set(TESSERA_HIGHWAY_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+# Targets that the kernels are not compiled for: SSSE3 alone is not worth a copy, and SVE2 or SVE of one length
+# would add nothing that they use.
+set(TESSERA_HIGHWAY_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
 
 # --- CUDA ---------------------------------------------------------------------------------------------
 set(TESSERA_CUDA_ENABLED OFF)

@@ -30,11 +30,64 @@ using Tag = hn::ScalableTag<A>;
 template <typename A>
 using Vector = hn::Vec<Tag<A>>;
 
-// Rows in the lanes of one vector.
+// Rows in the lanes of one vector. With SVE only the running CPU knows how many. (svcntw() in its place would save
+// six of 70 instructions of a loop, but GCC 12 crashes on comparisons with it.)
+#if HWY_HAVE_SCALABLE
+template <typename A>
+HWY_INLINE std::int64_t lanes() {
+  return static_cast<std::int64_t>(hn::Lanes(Tag<A>()));
+}
+#else
 template <typename A>
 HWY_INLINE constexpr std::int64_t lanes() {
   return static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
 }
+#endif
+
+// ---- arrays of vectors -----------------------------------------------------------------------------------
+
+// TESSERA_BLOCK(A, sum, Rows, Vectors) declares an array sum[Rows][Vectors] of Vector<A>, of type
+// Block<A, Rows, Vectors>; TESSERA_LINE(A, line, Vectors) declares line[Vectors]. Every index must be a constant
+// once loops are unrolled, for the vectors to stay in registers.
+#undef TESSERA_BLOCK
+#undef TESSERA_LINE
+#if HWY_HAVE_SCALABLE
+// SVE's vectors have no size and cannot be elements of an array. Here the elements are variables of the
+// function, and the block holds their addresses. Nothing is left of it in the machine code (GCC 12).
+template <typename A, int Vectors>
+struct Line {
+  HWY_INLINE Vector<A>& operator[](int v) const { return *at[v]; }
+  Vector<A>* const* at;
+};
+template <typename A, int Rows, int Vectors>
+struct Block {
+  static_assert(Rows * Vectors <= 24, "more than TESSERA_BLOCK declares");
+  HWY_INLINE Line<A, Vectors> operator[](int r) const { return {at + r * Vectors}; }
+  Vector<A>* at[24];
+};
+// clang-format off
+#define TESSERA_EIGHT_VECTORS(A, x)                                                                          \
+  Vector<A> x##0 = hn::Zero(Tag<A>()), x##1 = x##0, x##2 = x##0, x##3 = x##0, x##4 = x##0, x##5 = x##0,      \
+            x##6 = x##0, x##7 = x##0
+#define TESSERA_EIGHT_ADDRESSES(x) &x##0, &x##1, &x##2, &x##3, &x##4, &x##5, &x##6, &x##7
+#define TESSERA_BLOCK(A, name, Rows, Vectors)                                                                \
+  TESSERA_EIGHT_VECTORS(A, name##_a);                                                                        \
+  TESSERA_EIGHT_VECTORS(A, name##_b);                                                                        \
+  TESSERA_EIGHT_VECTORS(A, name##_c);                                                                        \
+  Block<A, Rows, Vectors> name {{TESSERA_EIGHT_ADDRESSES(name##_a), TESSERA_EIGHT_ADDRESSES(name##_b),       \
+                                 TESSERA_EIGHT_ADDRESSES(name##_c)}}
+#define TESSERA_LINE(A, name, Vectors)                                                                       \
+  static_assert((Vectors) <= 8, "more than TESSERA_LINE declares");                                          \
+  TESSERA_EIGHT_VECTORS(A, name##_a);                                                                        \
+  Vector<A>* const name##_at[] = {TESSERA_EIGHT_ADDRESSES(name##_a)};                                        \
+  const Line<A, Vectors> name {name##_at}
+// clang-format on
+#else
+template <typename A, int Rows, int Vectors>
+using Block = Vector<A>[Rows][Vectors];
+#define TESSERA_BLOCK(A, name, Rows, Vectors) Vector<A> name[Rows][Vectors]
+#define TESSERA_LINE(A, name, Vectors) Vector<A> name[Vectors]
+#endif
 
 // 2^x for x <= 0: x = n + f with |f| <= 1/2, a polynomial for 2^f, and 2^n built from the bits of a sum whose
 // last place is 1. Degree 5 in fp32 (2 ULP), 13 in fp64 (1 ULP). Exactly 0 where 2^x is not normal; NaN stays
@@ -243,7 +296,8 @@ HWY_INLINE bool all_finite(const A* x, std::int64_t count) {
   Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
   A rest = 0;
   std::int64_t c = 0;
-  for (; c + lanes<A>() <= count; c += lanes<A>()) check = hn::MulAdd(hn::LoadU(d, x + c), hn::Zero(d), check);
+  for (; c + lanes<A>() <= count; c += lanes<A>())
+    check = hn::MulAdd(hn::LoadU(d, x + c), hn::Zero(d), check);
   for (; c < count; ++c) rest += x[c] * 0;
   return rest == 0 && hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }

@@ -75,6 +75,9 @@ const VectorFunctions* functions_of(Target target) {
 #if HWY_TARGETS & HWY_SSE4
     case Target::sse4: return &N_SSE4::kVectorFunctions;
 #endif
+#if HWY_TARGETS & HWY_SVE
+    case Target::sve: return &N_SVE::kVectorFunctions;
+#endif
 #if HWY_TARGETS & HWY_NEON
     case Target::neon: return &N_NEON::kVectorFunctions;
 #endif
