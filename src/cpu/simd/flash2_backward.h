@@ -45,7 +45,7 @@ inline std::int64_t task_count(const BackwardPlan& plan, std::int64_t heads) {
 
 // Whole heads come first, then the splits: those with the first keys, which most queries see, before the others.
 inline BackwardTask task_of(const BackwardPlan& plan, std::int64_t heads, std::int64_t task) {
-  if (task < plan.whole) return {task, 0, 1, plan.chunks, 0};
+  if (task < plan.whole || heads == plan.whole) return {task, 0, 1, plan.chunks, 0};  // also of an empty batch
   const std::int64_t rest = heads - plan.whole, split = (task - plan.whole) / rest;
   const std::int64_t chunks = plan.chunks / plan.splits;
   return {plan.whole + (task - plan.whole) % rest, split, plan.splits, chunks, split * chunks * plan.chunk_keys};
