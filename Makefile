@@ -10,11 +10,11 @@ PEERS := .venv-peers
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test bench asan tsan format lint docs clean peers-cpu
+.PHONY: help setup run build test test-arm64 bench asan tsan format lint docs clean peers-cpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
-	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: ## install what the build and the tests need
 	@tools/setup test
@@ -51,9 +51,13 @@ build: ## build the library and the command (release)
 	@$(call configure,release)
 	@cmake --build --preset release -j $(BUILD_JOBS)
 
-test: ## everything that this machine can test: release, sanitizers, format
-	@tools/setup test
-	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release asan tsan format
+test: ## everything that this machine can test: release, sanitizers, a part of Arm in an emulator, format
+	@tools/setup arm64
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release asan tsan arm64 format
+
+test-arm64: ## the whole suite for 64-bit Arm, NEON and SVE, in an emulator: slow
+	@tools/setup arm64
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests arm64-full
 
 asan: ## the whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/setup test

@@ -31,6 +31,8 @@ function(tessera_developer_options target)
     # GCC 12 and 13 raise these inside the standard library for correct code (string concatenation, sorting a
     # small array; GCC bug 105651 and its relatives). AddressSanitizer looks for the same mistakes.
     list(APPEND warnings -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+    # Notes on Arm about a calling convention that changed between GCC 9 and 10.
+    list(APPEND warnings -Wno-psabi)
   endif()
   set(cxx_warnings -Wnon-virtual-dtor -Woverloaded-virtual)
   if(NOT TESSERA_SANITIZE)

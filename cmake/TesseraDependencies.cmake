@@ -22,6 +22,10 @@ if(NOT TESSERA_HIGHWAY_INCLUDE_DIR)
   message(FATAL_ERROR "Google Highway (hwy/highway.h) was not found. Run `tools/setup run` (package libhwy-dev).")
 endif()
 
+# Targets that the kernels are not compiled for: SSSE3 alone is not worth a copy, and SVE2 or SVE of one length
+# would add nothing that they use.
+set(TESSERA_HIGHWAY_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+
 # --- CUDA ---------------------------------------------------------------------------------------------
 set(TESSERA_CUDA_ENABLED OFF)
 if(NOT TESSERA_CUDA)
@@ -80,7 +84,13 @@ if(TESSERA_TESTS STREQUAL "AUTO" AND NOT PROJECT_IS_TOP_LEVEL)
 elseif(NOT TESSERA_TESTS)
   set(TESSERA_TESTS_REASON "TESSERA_TESTS=OFF")
 else()
-  find_package(GTest CONFIG QUIET)
+  if(TESSERA_GTEST_SOURCE_DIR) # cross builds: the libraries of the system are for another processor
+    add_subdirectory("${TESSERA_GTEST_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL SYSTEM)
+    set(GTest_FOUND TRUE)
+    set(GTest_VERSION "from ${TESSERA_GTEST_SOURCE_DIR}")
+  else()
+    find_package(GTest CONFIG QUIET)
+  endif()
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(GTest_FOUND AND Python3_FOUND)
     set(TESSERA_TESTS_ENABLED ON)

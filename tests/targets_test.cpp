@@ -2,7 +2,6 @@
 // is what all other tests use.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "cpu/target.h"
@@ -14,11 +13,7 @@
 namespace tessera {
 namespace {
 
-class ForcedTarget {
- public:
-  explicit ForcedTarget(const char* name) { setenv("TESSERA_TARGET", name, 1); }
-  ~ForcedTarget() { unsetenv("TESSERA_TARGET"); }
-};
+using test::ForcedTarget;
 
 using Parameters = std::tuple<DType, cpu::Target, std::string>;
 

@@ -12,6 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
 
 #include "core/refuse.h"
 
@@ -26,6 +30,7 @@ const char* name(Target target) noexcept {
     case Target::avx512_bf16: return "avx512_bf16";
     case Target::amx: return "amx";
     case Target::neon: return "neon";
+    case Target::sve: return "sve";
   }
   return "unknown";
 }
@@ -52,6 +57,25 @@ bool may_use_amx() {
 }  // namespace
 #endif
 
+#if defined(__aarch64__)
+namespace {
+
+// Bytes of an SVE vector; 0 without SVE.
+int sve_bytes() {
+#if defined(__linux__)
+  constexpr unsigned long kSve = 1UL << 22;                   // HWCAP_SVE
+  constexpr int kGetVectorLength = 51, kLengthMask = 0xFFFF;  // PR_SVE_GET_VL
+  if ((getauxval(AT_HWCAP) & kSve) == 0) return 0;
+  const int answer = prctl(kGetVectorLength);
+  return answer < 0 ? 0 : answer & kLengthMask;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace
+#endif
+
 std::vector<Target> available_targets() {
   std::vector<Target> result;
 #if defined(__x86_64__)
@@ -70,7 +94,10 @@ std::vector<Target> available_targets() {
   }
   if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt")) result.push_back(Target::sse4);
 #elif defined(__aarch64__)
+  const int sve = sve_bytes();
+  if (sve > 16) result.push_back(Target::sve);
   result.push_back(Target::neon);
+  if (sve == 16) result.push_back(Target::sve);  // no wider than NEON: nothing to gain
 #endif
   result.push_back(Target::portable);
   return result;

@@ -16,6 +16,7 @@ enum class Target : std::uint8_t {
   avx512_bf16,  // AVX-512, and vdpbf16ps for bf16
   amx,          // the same, and AMX-BF16 tiles for bf16
   neon,
+  sve,  // vectors of any length
 };
 
 // Its name, as TESSERA_TARGET takes it. Never null.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <vector>
 
 #include "cpu/parallel.h"
@@ -58,6 +59,7 @@ TEST(ThreadPool, AForkedChildGetsAWorkingPool) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer does not follow threads into a fork";
 #endif
+  if (std::getenv("QEMU_CPU") != nullptr) GTEST_SKIP() << "qemu-user cannot start threads in a forked child";
   std::atomic<int> parent = 0;
   parallel_for(ThreadPool::instance(), 3, 9, [&](std::int64_t, int) { ++parent; });
   const pid_t child = fork();

@@ -18,7 +18,8 @@ inline constexpr bool kReduced = false;
 #endif
 
 // `full` in a release build, `reduced` under a sanitizer or without optimisation, where the same work takes
-// ten times as long. Says on standard output when less than everything runs.
+// ten times as long, and wherever TESSERA_TEST_REDUCED is set: under an emulator. Says on standard output when
+// less than everything runs.
 int scaled(int full, int reduced, const std::string& what);
 
 }  // namespace tessera::test

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -21,8 +22,28 @@ namespace tessera::test {
 
 inline const std::vector<DType> kDTypes = {DType::fp64, DType::fp32, DType::fp16, DType::bf16};
 
-// The names of the CPU kernels that exist in both directions.
+// Why a kernel cannot run on this machine (the standard one needs OpenBLAS); empty: it can.
+std::string obstacle(const std::string& kernel);
+
+// The names of the CPU kernels that exist in both directions and can run here. Says on standard output which
+// cannot.
 std::vector<std::string> cpu_kernels();
+
+// Chooses an instruction set by name for a scope, through TESSERA_TARGET; null leaves the choice alone.
+class ForcedTarget {
+ public:
+  explicit ForcedTarget(const char* name) : forced_(name != nullptr) {
+    if (forced_) setenv("TESSERA_TARGET", name, 1);
+  }
+  ~ForcedTarget() {
+    if (forced_) unsetenv("TESSERA_TARGET");
+  }
+  ForcedTarget(const ForcedTarget&) = delete;
+  ForcedTarget& operator=(const ForcedTarget&) = delete;
+
+ private:
+  bool forced_;
+};
 
 // A type and a kernel, with a name like "bf16_cpu_flash2".
 using TypeAndKernel = std::tuple<DType, std::string>;

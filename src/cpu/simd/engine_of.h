@@ -23,6 +23,11 @@
 #else
 #define TESSERA_ENGINE_SSE4(symbol) nullptr
 #endif
+#if HWY_TARGETS & HWY_SVE
+#define TESSERA_ENGINE_SVE(symbol) &N_SVE::symbol
+#else
+#define TESSERA_ENGINE_SVE(symbol) nullptr
+#endif
 #if HWY_TARGETS & HWY_NEON
 #define TESSERA_ENGINE_NEON(symbol) &N_NEON::symbol
 #else
@@ -33,5 +38,6 @@
   (target_for(target, DType::fp32) == Target::avx512 ? TESSERA_ENGINE_AVX512(symbol) \
    : target_for(target, DType::fp32) == Target::avx2 ? TESSERA_ENGINE_AVX2(symbol)   \
    : target_for(target, DType::fp32) == Target::sse4 ? TESSERA_ENGINE_SSE4(symbol)   \
+   : target_for(target, DType::fp32) == Target::sve  ? TESSERA_ENGINE_SVE(symbol)    \
    : target_for(target, DType::fp32) == Target::neon ? TESSERA_ENGINE_NEON(symbol)   \
                                                      : nullptr)

@@ -37,7 +37,9 @@ namespace tessera::cpu::HWY_NAMESPACE {
 
 // Queries per tile: two register blocks of vectors.
 template <typename A>
-inline constexpr std::int64_t kBackwardRows = 2 * kVectors* static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
+constexpr std::int64_t backward_rows() {
+  return 2 * kVectors * lanes<A>();
+}
 
 // A head_dim in whole vectors.
 template <typename A>
@@ -61,22 +63,23 @@ struct BackwardScratch {
   A *grad_k, *grad_v;    // the range of keys x padded head_dim
 
   BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan) {
-    constexpr std::int64_t kRowsPerTile = kBackwardRows<A>;
-    const std::int64_t block = plan.block_k * kRowsPerTile;
-    q = arena.take<A>(kRowsPerTile * padded<A>(problem.qk_dim));
-    grad_out = arena.take<A>(kRowsPerTile * padded<A>(problem.v_dim));
-    q_t = arena.take<A>(problem.qk_dim * kRowsPerTile);
-    grad_out_t = arena.take<A>(problem.v_dim * kRowsPerTile);
-    grad_q_t = arena.take<A>(tree_levels(plan.chunks) * problem.qk_dim * kRowsPerTile);
-    lse = arena.take<A>(kRowsPerTile);
-    delta = arena.take<A>(kRowsPerTile);
+    const std::int64_t rows_per_tile = backward_rows<A>();
+    const std::int64_t block = plan.block_k * rows_per_tile;
+    q = arena.take<A>(rows_per_tile * padded<A>(problem.qk_dim));
+    grad_out = arena.take<A>(rows_per_tile * padded<A>(problem.v_dim));
+    q_t = arena.take<A>(problem.qk_dim * rows_per_tile);
+    grad_out_t = arena.take<A>(problem.v_dim * rows_per_tile);
+    grad_q_t = arena.take<A>(tree_levels(plan.chunks) * problem.qk_dim * rows_per_tile);
+    lse = arena.take<A>(rows_per_tile);
+    delta = arena.take<A>(rows_per_tile);
     p = arena.take<A>(block);
     ds = arena.take<A>(block);
     keep = arena.take<A>(problem.dropout ? block : 0);
     cap = arena.take<A>(problem.softcap != 0 ? block : 0);
     bias = arena.take<A>(problem.has_bias ? block : 0);
     bias_row = arena.take<A>(problem.has_bias ? plan.block_k * kSquare<A> : 0);
-    const std::int64_t keys = task_of(plan, problem.batch * problem.kv_heads, 0).range(plan, problem.k_length).end;
+    const std::int64_t keys =
+        task_of(plan, problem.batch * problem.kv_heads, 0).range(plan, problem.k_length).end;
     k = arena.take<A>(plan.copy_k ? keys * problem.qk_dim : 0);
     v = arena.take<A>(plan.copy_v ? keys * problem.v_dim : 0);
     grad_k = arena.take<A>(keys * padded<A>(problem.qk_dim));
@@ -260,7 +263,7 @@ class BackwardTile {
   template <int Count, int Vectors>
   HWY_NOINLINE void score_rows(const A* k, std::int64_t lane, A* to, bool probabilities) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
@@ -297,7 +300,7 @@ class BackwardTile {
   template <int Count, int Vectors>
   HWY_NOINLINE void gradient_rows(const A* values, std::int64_t lane, std::int64_t at, bool direct) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       const Vector<A> delta = hn::LoadU(d, t_.delta + lane + v * lanes<A>());
@@ -350,8 +353,8 @@ class BackwardTile {
     const std::int64_t lane = first_vector * lanes<A>();
     const core::Tile all{0, part.end - part.begin};
     Accumulate<Walk::columns, A>(range_.k + (part.begin - range_.keys.begin) * range_.k_row, range_.k_row,
-                                 t_.ds + (part.begin - keys.begin) * width_ + lane, width_,
-                                 grad_q_t_ + lane, width_, careful_)
+                                 t_.ds + (part.begin - keys.begin) * width_ + lane, width_, grad_q_t_ + lane,
+                                 width_, careful_)
         .run(p_.qk_dim, vectors, [&](std::int64_t, std::int64_t) HWY_ATTR { return all; });
   }
 
@@ -431,7 +434,7 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
   std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * q_row) * sizeof(A));
   std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * out_row) * sizeof(A));
 
-  const core::Tiling tiling{owner.s.q_length, kBackwardRows<A>, p.blocks ? p.blocks.block_q : 0};
+  const core::Tiling tiling{owner.s.q_length, backward_rows<A>(), p.blocks ? p.blocks.block_q : 0};
   const std::int64_t tiles = tiling.count();
   for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
     const Head head(p, owner.s.index, h);
@@ -442,15 +445,15 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
       if (!p.has_grad_q) continue;
       auto grad_q = [&](std::int64_t r) HWY_ATTR { return head.query_row<T>(p.grad_q, rows.begin + r); };
       auto partial_grad_q = [&](std::int64_t r) HWY_ATTR {
-        return static_cast<A*>(partial) + partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
+        return static_cast<A*>(partial) +
+               partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
       };
       const std::int64_t count = rows.end - rows.begin;
       if (own.splits == 1) {
         for_each_row(
             count, [&](std::int64_t r) HWY_ATTR { prefetch_row(grad_q(r), p.qk_dim); },
-            [&](std::int64_t r) HWY_ATTR {
-              store_row(tile.grad_q(r), p.qk_dim, static_cast<A>(p.scale), grad_q(r));
-            });
+            [&](std::int64_t r)
+                HWY_ATTR { store_row(tile.grad_q(r), p.qk_dim, static_cast<A>(p.scale), grad_q(r)); });
       } else {
         for (std::int64_t r = 0; r < count; ++r) std::copy_n(tile.grad_q(r), p.qk_dim, partial_grad_q(r));
       }
@@ -472,7 +475,7 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
   core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { backward_task<T>(p, plan, task, memory, partial); });
 }
 
-std::int64_t backward_tile_rows(bool fp64) { return fp64 ? kBackwardRows<double> : kBackwardRows<float>; }
+std::int64_t backward_tile_rows(bool fp64) { return fp64 ? backward_rows<double>() : backward_rows<float>(); }
 
 std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
   Arena arena;

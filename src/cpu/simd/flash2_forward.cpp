@@ -35,8 +35,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
+// Queries per tile.
 template <typename A>
-inline constexpr std::int64_t kTileRows = kVectors* static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
+constexpr std::int64_t forward_rows() {
+  return kVectors * lanes<A>();
+}
 
 // The memory of one worker.
 template <typename A>
@@ -55,14 +58,14 @@ struct ForwardScratch {
 
   ForwardScratch(Arena& arena, const core::Problem& p, const ForwardPlan& plan)
       : held(arena.take<std::int64_t>(1)),
-        rows(arena.take<A>(kTileRows<A> * std::max(p.qk_dim, p.v_dim))),
-        q(arena.take<A>(p.qk_dim * kTileRows<A>)),
-        o(arena.take<A>(p.v_dim * kTileRows<A>)),
-        s(arena.take<A>(plan.block_k * kTileRows<A>)),
-        bias(arena.take<A>(p.has_bias ? plan.block_k * kTileRows<A> : 0)),
+        rows(arena.take<A>(forward_rows<A>() * std::max(p.qk_dim, p.v_dim))),
+        q(arena.take<A>(p.qk_dim * forward_rows<A>())),
+        o(arena.take<A>(p.v_dim * forward_rows<A>())),
+        s(arena.take<A>(plan.block_k * forward_rows<A>())),
+        bias(arena.take<A>(p.has_bias ? plan.block_k * forward_rows<A>() : 0)),
         bias_row(arena.take<A>(p.has_bias ? plan.block_k * kSquare<A> : 0)),
-        maximum(arena.take<A>(kTileRows<A>)),
-        sum(arena.take<A>(kTileRows<A>)),
+        maximum(arena.take<A>(forward_rows<A>())),
+        sum(arena.take<A>(forward_rows<A>())),
         k(arena.take<A>(plan.copy_k ? p.k_length * p.qk_dim : 0)),
         v(arena.take<A>(plan.copy_v ? p.k_length * p.v_dim : 0)) {}
 };
@@ -98,9 +101,9 @@ class ForwardTile {
     careful_ = careful;
     load_queries<T>();
     next_queries_ = RowQueue(head_.query_row<const T>(p_.q, rows_.end), p_.q.row_stride,
-                             std::min(kTileRows<A>, head_.s.q_length - rows_.end), p_.qk_dim);
-    outputs_ = RowQueue(head_.query_row<const T>(p_.out, rows_.begin), p_.out.row_stride, rows_.end - rows_.begin,
-                        p_.v_dim);
+                             std::min(forward_rows<A>(), head_.s.q_length - rows_.end), p_.qk_dim);
+    outputs_ = RowQueue(head_.query_row<const T>(p_.out, rows_.begin), p_.out.row_stride,
+                        rows_.end - rows_.begin, p_.v_dim);
     std::memset(t_.o, 0, static_cast<std::size_t>(p_.v_dim * width_) * sizeof(A));
     std::fill_n(t_.maximum, width_, std::numeric_limits<A>::lowest());
     std::fill_n(t_.sum, width_, A{0});
@@ -151,7 +154,7 @@ class ForwardTile {
     const std::int64_t lane = first_vector * lanes<A>();
     const ScoreBlock<A> block{t_.s, Vectors * lanes<A>(), Vectors, rows_.begin + lane, keys};
     alignas(64) A maximum[Vectors * hn::MaxLanes(Tag<A>())];
-    std::memcpy(maximum, t_.maximum + lane, sizeof(maximum));
+    std::memcpy(maximum, t_.maximum + lane, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
     if (features_ || masked) {
       issue_qk<Vectors, false>(keys, lane, maximum);
       if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias);
@@ -183,7 +186,7 @@ class ForwardTile {
   template <int Count, int Vectors, bool Track>
   HWY_NOINLINE void score_rows(const A* k, const A* q, A* s, A* maximum) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
@@ -232,7 +235,8 @@ class ForwardTile {
   template <int Vectors>
   HWY_NOINLINE void exponentiate(std::int64_t count, const A* maximum, A* sum) {
     const Tag<A> d;
-    Vector<A> largest[Vectors], total[Vectors];
+    TESSERA_LINE(A, largest, Vectors);
+    TESSERA_LINE(A, total, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       largest[v] = hn::LoadU(d, maximum + v * lanes<A>());
@@ -269,7 +273,7 @@ class ForwardTile {
   template <int Count, int Vectors, bool Careful>
   HWY_NOINLINE void value_rows(const A* v, std::int64_t count, A* o, const A* alpha) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
@@ -339,7 +343,8 @@ Rows<A> prepare_rows(const Head& head, const core::View& view, std::int64_t dim,
     if (!copy) return {head.key_row<const A>(view, 0), view.row_stride};
   }
   for_each_row(
-      held ? 0 : head.s.k_length, [&](std::int64_t j) HWY_ATTR { prefetch_row(head.key_row<const T>(view, j), dim); },
+      held ? 0 : head.s.k_length,
+      [&](std::int64_t j) HWY_ATTR { prefetch_row(head.key_row<const T>(view, j), dim); },
       [&](std::int64_t j) HWY_ATTR { load_row(head.key_row<const T>(view, j), dim, A{1}, to + j * dim); });
   return {to, dim};
 }
@@ -357,7 +362,7 @@ void forward_task(const core::Problem& p, const ForwardPlan& plan, std::int64_t 
   const Rows<A> v = prepare_rows<T>(head, p.v, p.v_dim, plan.copy_v, held, scratch.v);
   *scratch.held = kv_index + 1;
 
-  const core::Tiling tiling{head.s.q_length, kTileRows<A>, p.blocks ? p.blocks.block_q : 0};
+  const core::Tiling tiling{head.s.q_length, forward_rows<A>(), p.blocks ? p.blocks.block_q : 0};
   const std::int64_t tiles = tiling.count();
   for (std::int64_t t = chunk * plan.chunk_tiles; t < std::min((chunk + 1) * plan.chunk_tiles, tiles); ++t) {
     ForwardTile<A> tile(head, tiling[t], k, v, scratch, plan.block_k);
@@ -369,7 +374,7 @@ void run_forward_task(const core::Problem& p, const ForwardPlan& plan, std::int6
   core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { forward_task<T>(p, plan, task, memory); });
 }
 
-std::int64_t forward_tile_rows(bool fp64) { return fp64 ? kTileRows<double> : kTileRows<float>; }
+std::int64_t forward_tile_rows(bool fp64) { return fp64 ? forward_rows<double>() : forward_rows<float>(); }
 
 std::size_t forward_worker_bytes(const core::Problem& p, const ForwardPlan& plan) {
   Arena arena;

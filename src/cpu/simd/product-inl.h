@@ -36,13 +36,12 @@ enum class Walk { rows, columns };
 
 // accumulator[r][v] += sum over k of a(r, k) * b[k * b_row + v lanes]
 template <Walk W, int Rows, int Vectors, typename A>
-HWY_INLINE void multiply(Vector<A> (&accumulator)[Rows][Vectors], const A* HWY_RESTRICT a,
-                         std::int64_t a_stride, const A* HWY_RESTRICT b, std::int64_t b_row,
-                         std::int64_t depth) {
+HWY_INLINE void multiply(Block<A, Rows, Vectors>& accumulator, const A* HWY_RESTRICT a, std::int64_t a_stride,
+                         const A* HWY_RESTRICT b, std::int64_t b_row, std::int64_t depth) {
   const Tag<A> d;
 #pragma GCC unroll 2
   for (std::int64_t k = 0; k < depth; ++k) {
-    Vector<A> line[Vectors];
+    TESSERA_LINE(A, line, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) line[v] = hn::LoadU(d, b + v * lanes<A>());
 #pragma GCC unroll 8
@@ -99,23 +98,28 @@ class Accumulate {
     for_each_row_block(rows, [&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
       const core::Tile depth = depth_of(r, kCount);
-      if (depth.begin < depth.end) block<kCount, Vectors>(r, v, depth);
+      if (depth.begin >= depth.end) return;
+      if (careful_) {
+        block<kCount, Vectors, true>(r, v, depth);
+      } else {
+        block<kCount, Vectors, false>(r, v, depth);
+      }
     });
   }
 
-  template <int Count, int Vectors>
+  template <int Count, int Vectors, bool Careful>
   HWY_NOINLINE void block(std::int64_t r, std::int64_t v, const core::Tile& depth) {
     const Tag<A> d;
     A* c = c_ + r * c_row_ + v * lanes<A>();
     const A* a = W == Walk::rows ? a_ + r * a_stride_ + depth.begin : a_ + depth.begin * a_stride_ + r;
     const A* b = b_ + depth.begin * b_row_ + v * lanes<A>();
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int i = 0; i < Count; ++i) {
 #pragma GCC unroll 8
       for (int x = 0; x < Vectors; ++x) sum[i][x] = hn::Zero(d);  // added at the end: short sums
     }
-    if (careful_) {
+    if constexpr (Careful) {
       multiply_careful<Count, Vectors>(sum, a, b, depth.end - depth.begin);
     } else {
       multiply<W>(sum, a, a_stride_, b, b_row_, depth.end - depth.begin);
@@ -131,7 +135,7 @@ class Accumulate {
   }
 
   template <int Count, int Vectors>
-  void multiply_careful(Vector<A> (&sum)[Count][Vectors], const A* a, const A* b, std::int64_t depth) {
+  void multiply_careful(Block<A, Count, Vectors>& sum, const A* a, const A* b, std::int64_t depth) {
     const Tag<A> d;
     for (std::int64_t k = 0; k < depth; ++k) {
       for (int i = 0; i < Count; ++i) {

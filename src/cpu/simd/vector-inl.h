@@ -30,11 +30,64 @@ using Tag = hn::ScalableTag<A>;
 template <typename A>
 using Vector = hn::Vec<Tag<A>>;
 
-// Rows in the lanes of one vector.
+// Rows in the lanes of one vector. With SVE only the running CPU knows how many. (svcntw() in its place would save
+// six of 70 instructions of a loop, but GCC 12 crashes on comparisons with it.)
+#if HWY_HAVE_SCALABLE
+template <typename A>
+HWY_INLINE std::int64_t lanes() {
+  return static_cast<std::int64_t>(hn::Lanes(Tag<A>()));
+}
+#else
 template <typename A>
 HWY_INLINE constexpr std::int64_t lanes() {
   return static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
 }
+#endif
+
+// ---- arrays of vectors -----------------------------------------------------------------------------------
+
+// TESSERA_BLOCK(A, sum, Rows, Vectors) declares an array sum[Rows][Vectors] of Vector<A>, of type
+// Block<A, Rows, Vectors>; TESSERA_LINE(A, line, Vectors) declares line[Vectors]. Every index must be a constant
+// once loops are unrolled, for the vectors to stay in registers.
+#undef TESSERA_BLOCK
+#undef TESSERA_LINE
+#if HWY_HAVE_SCALABLE
+// SVE's vectors have no size and cannot be elements of an array. Here the elements are variables of the
+// function, and the block holds their addresses. Nothing is left of it in the machine code (GCC 12).
+template <typename A, int Vectors>
+struct Line {
+  HWY_INLINE Vector<A>& operator[](int v) const { return *at[v]; }
+  Vector<A>* const* at;
+};
+template <typename A, int Rows, int Vectors>
+struct Block {
+  static_assert(Rows * Vectors <= 24, "more than TESSERA_BLOCK declares");
+  HWY_INLINE Line<A, Vectors> operator[](int r) const { return {at + r * Vectors}; }
+  Vector<A>* at[24];
+};
+// clang-format off
+#define TESSERA_EIGHT_VECTORS(A, x)                                                                          \
+  Vector<A> x##0 = hn::Zero(Tag<A>()), x##1 = x##0, x##2 = x##0, x##3 = x##0, x##4 = x##0, x##5 = x##0,      \
+            x##6 = x##0, x##7 = x##0
+#define TESSERA_EIGHT_ADDRESSES(x) &x##0, &x##1, &x##2, &x##3, &x##4, &x##5, &x##6, &x##7
+#define TESSERA_BLOCK(A, name, Rows, Vectors)                                                                \
+  TESSERA_EIGHT_VECTORS(A, name##_a);                                                                        \
+  TESSERA_EIGHT_VECTORS(A, name##_b);                                                                        \
+  TESSERA_EIGHT_VECTORS(A, name##_c);                                                                        \
+  Block<A, Rows, Vectors> name {{TESSERA_EIGHT_ADDRESSES(name##_a), TESSERA_EIGHT_ADDRESSES(name##_b),       \
+                                 TESSERA_EIGHT_ADDRESSES(name##_c)}}
+#define TESSERA_LINE(A, name, Vectors)                                                                       \
+  static_assert((Vectors) <= 8, "more than TESSERA_LINE declares");                                          \
+  TESSERA_EIGHT_VECTORS(A, name##_a);                                                                        \
+  Vector<A>* const name##_at[] = {TESSERA_EIGHT_ADDRESSES(name##_a)};                                        \
+  const Line<A, Vectors> name {name##_at}
+// clang-format on
+#else
+template <typename A, int Rows, int Vectors>
+using Block = Vector<A>[Rows][Vectors];
+#define TESSERA_BLOCK(A, name, Rows, Vectors) Vector<A> name[Rows][Vectors]
+#define TESSERA_LINE(A, name, Vectors) Vector<A> name[Vectors]
+#endif
 
 // 2^x for x <= 0: x = n + f with |f| <= 1/2, a polynomial for 2^f, and 2^n built from the bits of a sum whose
 // last place is 1. Degree 5 in fp32 (2.04 ULP with FMA, 2.3 without), 13 in fp64 (0.8 and 1.1); see exp2_test.cpp.
@@ -90,6 +143,24 @@ HWY_INLINE Vector<float> load_elements(const core::BFloat16* from) {
   const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
+#if HWY_TARGET == HWY_SSE4
+// There is no instruction for it, and Highway 1.0 would make infinities and NaN finite.
+HWY_INLINE Vector<float> load_elements(const core::Half* from) {
+  const Tag<float> d;
+  const hn::RebindToUnsigned<Tag<float>> du;
+  const hn::RebindToSigned<Tag<float>> di;
+  const hn::Rebind<std::uint16_t, Tag<float>> d16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFU));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  const Vector<float> tiny = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24F));
+  auto value = hn::Add(shifted, hn::Set(du, 0x38000000U));
+  value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7BFFU)), hn::Add(shifted, hn::Set(du, 0x70000000U)),
+                         value);
+  value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 0x0400U)), hn::BitCast(du, tiny), value);
+  return hn::BitCast(d, hn::Or(value, hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000U)))));
+}
+#else
 HWY_INLINE Vector<float> load_elements(const core::Half* from) {
   const Tag<float> d;
   const hn::Rebind<hwy::float16_t, Tag<float>> d16;
@@ -103,6 +174,7 @@ HWY_INLINE Vector<float> load_elements(const core::Half* from) {
   return x;
 #endif
 }
+#endif
 
 // One vector of accumulators as elements, rounded to nearest even: the same arithmetic as core/float16.h.
 HWY_INLINE void store_elements(Vector<double> x, double* to) { hn::StoreU(x, Tag<double>(), to); }
@@ -234,7 +306,8 @@ HWY_INLINE bool all_finite(const A* x, std::int64_t count) {
   Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
   A rest = 0;
   std::int64_t c = 0;
-  for (; c + lanes<A>() <= count; c += lanes<A>()) check = hn::MulAdd(hn::LoadU(d, x + c), hn::Zero(d), check);
+  for (; c + lanes<A>() <= count; c += lanes<A>())
+    check = hn::MulAdd(hn::LoadU(d, x + c), hn::Zero(d), check);
   for (; c < count; ++c) rest += x[c] * 0;
   return rest == 0 && hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
