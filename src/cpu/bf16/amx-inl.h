@@ -46,7 +46,9 @@ class Amx {
   static std::int64_t transposed_size(std::int64_t keys, std::int64_t dim) {
     return round_up(keys, kDepth) / kDepth * transposed_stride(dim);
   }
-  static std::int64_t transposed_offset(std::int64_t stride, std::int64_t key) { return key / kDepth * stride; }
+  static std::int64_t transposed_offset(std::int64_t stride, std::int64_t key) {
+    return key / kDepth * stride;
+  }
   static Pair transposed_pair(const Pair* packed, std::int64_t stride, std::int64_t c, std::int64_t pair) {
     return packed[pair / kPairs * stride + c * kPairs + pair % kPairs];
   }
@@ -55,8 +57,8 @@ class Amx {
     alignas(64) Pair lines[kPairs * 256];
     for (std::int64_t j = 0; j < keys; j += kDepth, to += transposed_stride(rows.row)) {
       interleave_rows(PackedRows{rows.data + j * rows.row, rows.row}, kDepth, lines, rows.row);
-      transpose(reinterpret_cast<const float*>(lines), rows.row, kPairs, rows.row, reinterpret_cast<float*>(to),
-                kPairs);
+      transpose(reinterpret_cast<const float*>(lines), rows.row, kPairs, rows.row,
+                reinterpret_cast<float*>(to), kPairs);
     }
   }
 
@@ -73,7 +75,8 @@ class Amx {
       const std::int64_t end = std::min(begin + kBatch, rows);
       for (std::int64_t r = begin; r < end; r += kBlock) {
         for (int v = 0; v < Vectors; v += 2) {
-          const Operands operands{a + r * a_row, a_row * kPairBytes, kPairs, b + v * kLanes, b_row, pairs / kPairs};
+          const Operands operands{a + r * a_row, a_row * kPairBytes, kPairs, b + v * kLanes,
+                                  b_row,         pairs / kPairs};
           multiply_to(operands, rows - r > kTile, to + r * to_row + v * kLanes, to_row);
         }
       }
@@ -86,9 +89,9 @@ class Amx {
   // C = alpha C + A B for `rows` rows and `vectors` vectors (an even number); alpha is per lane, null: 1.
   // range_of(r, count) gives the pairs that matter to rows r .. r + count.
   template <Walk W, typename RangeOf>
-  static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row, float* c,
-                                    std::int64_t c_row, std::int64_t rows, std::int64_t vectors, const float* alpha,
-                                    const RangeOf& range_of) {
+  static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
+                                    float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors,
+                                    const float* alpha, const RangeOf& range_of) {
     if (alpha != nullptr) rescale(c, c_row, rows, vectors, alpha);
     alignas(64) float block[kBlock * kBlock];
     for (std::int64_t v = 0; v < vectors; v += 2) {
@@ -96,13 +99,13 @@ class Amx {
         const std::int64_t count = std::min(kBlock, rows - r);
         const core::Tile range = range_of(r, count);
         if (range.begin >= range.end) continue;
-        const Operands operands{
-            W == Walk::rows ? a + r * a_stride + range.begin : a + range.begin / kPairs * a_stride + r * kPairs,
-            W == Walk::rows ? a_stride * kPairBytes : kPairs * kPairBytes,
-            W == Walk::rows ? kPairs : a_stride,
-            b + range.begin * b_row + v * kLanes,
-            b_row,
-            (range.end - range.begin) / kPairs};
+        const Operands operands{W == Walk::rows ? a + r * a_stride + range.begin
+                                                : a + range.begin / kPairs * a_stride + r * kPairs,
+                                W == Walk::rows ? a_stride * kPairBytes : kPairs * kPairBytes,
+                                W == Walk::rows ? kPairs : a_stride,
+                                b + range.begin * b_row + v * kLanes,
+                                b_row,
+                                (range.end - range.begin) / kPairs};
         float* to = c + r * c_row + v * kLanes;
         if (count == kBlock) {
           accumulate_block(operands, to, c_row);
@@ -200,7 +203,8 @@ class Amx {
     epilogue(row, 0, sum);
   }
 
-  static void rescale(float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors, const float* alpha) {
+  static void rescale(float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors,
+                      const float* alpha) {
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t x = 0; x < vectors * kLanes; x += kLanes) {
         float* at = c + r * c_row + x;

@@ -30,20 +30,20 @@ inline constexpr std::int64_t kBackwardRows = 256;  // queries per tile
 
 template <typename Unit>
 struct BackwardScratch {
-  std::int64_t qk_row, v_row;            // head_dims in whole units
-  std::int64_t qk_lanes, v_lanes;        // and in whole vectors
-  std::uint16_t *q, *grad_out;           // tile rows x head_dim
-  Pair *q_t, *grad_out_t;                // head_dim / 2 x tile rows
-  Pair *q_pairs, *grad_out_pairs;        // tile rows / 2 x head_dim in vectors
-  float *grad_q_t, *grad_q;              // head_dim x tile rows for every level of the tree of sums, and back
-  float *lse, *delta;                    // per row; LSE in units of log2
-  std::uint16_t *p, *ds;                 // lines x tile rows
-  Pair* ds_pairs;                        // lines / 2 x tile rows
+  std::int64_t qk_row, v_row;      // head_dims in whole units
+  std::int64_t qk_lanes, v_lanes;  // and in whole vectors
+  std::uint16_t *q, *grad_out;     // tile rows x head_dim
+  Pair *q_t, *grad_out_t;          // head_dim / 2 x tile rows
+  Pair *q_pairs, *grad_out_pairs;  // tile rows / 2 x head_dim in vectors
+  float *grad_q_t, *grad_q;        // head_dim x tile rows for every level of the tree of sums, and back
+  float *lse, *delta;              // per row; LSE in units of log2
+  std::uint16_t *p, *ds;           // lines x tile rows
+  Pair* ds_pairs;                  // lines / 2 x tile rows
   float *scores, *grad_scores, *keep, *cap, *bias, *bias_row;  // lines x tile rows, with features
-  std::uint16_t *k, *v;                  // the range of keys x head_dim
-  Pair* k_t;                             // transposed
+  std::uint16_t *k, *v;                                        // the range of keys x head_dim
+  Pair* k_t;                                                   // transposed
   std::uint16_t* staged;
-  float *grad_k, *grad_v;                // the range of keys x head_dim in vectors
+  float *grad_k, *grad_v;  // the range of keys x head_dim in vectors
 
   BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan) {
     constexpr std::int64_t kTile = kBackwardRows;
@@ -88,8 +88,8 @@ struct BackwardScratch {
 template <typename Unit>
 class BackwardTile {
  public:
-  BackwardTile(const Head& head, core::Tile rows, core::Tile range, bool finite, const BackwardScratch<Unit>& scratch,
-               const BackwardPlan& plan)
+  BackwardTile(const Head& head, core::Tile rows, core::Tile range, bool finite,
+               const BackwardScratch<Unit>& scratch, const BackwardPlan& plan)
       : head_(head),
         p_(head.p),
         rows_(rows),
@@ -128,7 +128,8 @@ class BackwardTile {
     });
     const auto rest = static_cast<std::size_t>(width_ - count_);
     std::memset(t_.q + count_ * t_.qk_row, 0, rest * static_cast<std::size_t>(t_.qk_row) * sizeof(*t_.q));
-    std::memset(t_.grad_out + count_ * t_.v_row, 0, rest * static_cast<std::size_t>(t_.v_row) * sizeof(*t_.q));
+    std::memset(t_.grad_out + count_ * t_.v_row, 0,
+                rest * static_cast<std::size_t>(t_.v_row) * sizeof(*t_.q));
     std::fill_n(t_.lse, width_, std::numeric_limits<float>::infinity());
     std::fill_n(t_.delta, width_, 0.0F);
     for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
@@ -149,7 +150,8 @@ class BackwardTile {
 
   // The dot product of rows of dO and O, less the gradient of the LSE.
   float delta_of(std::int64_t r) const {
-    const auto* out = reinterpret_cast<const std::uint16_t*>(head_.query_row<const BFloat16>(p_.out, rows_.begin + r));
+    const auto* out =
+        reinterpret_cast<const std::uint16_t*>(head_.query_row<const BFloat16>(p_.out, rows_.begin + r));
     const std::uint16_t* grad_out = t_.grad_out + r * t_.v_row;
     __m512 sum = _mm512_setzero_ps();
     for (std::int64_t c = 0; c < p_.v_dim; c += kLanes) {
@@ -252,8 +254,8 @@ class BackwardTile {
 
   // P of keys [key, key + count): fp32 for gradients(), bf16 in its lines.
   template <int Vectors>
-  HWY_INLINE void scores(std::int64_t key, std::int64_t count, const core::Tile& part, std::int64_t first_vector,
-                         bool masked, std::int64_t base, float* probabilities) {
+  HWY_INLINE void scores(std::int64_t key, std::int64_t count, const core::Tile& part,
+                         std::int64_t first_vector, bool masked, std::int64_t base, float* probabilities) {
     const std::int64_t lane = first_vector * kLanes;
     const __m512 c = _mm512_set1_ps(scale_ * kLog2E);
     const bool checked = masked || key < part.begin || key + count > part.end;
@@ -261,16 +263,18 @@ class BackwardTile {
     const float* all_lse = t_.lse + lane;
     const std::int64_t width = width_;
     Unit::template product<Vectors>(
-        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, width_, t_.qk_row / 2, count, probabilities,
-        Vectors * kLanes,
-        [=, this]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, width_, t_.qk_row / 2, count,
+        probabilities, Vectors * kLanes,
+        [=, this]<int Rows, int Columns>(std::int64_t row, int vector,
+                                         __m512(&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
 #pragma GCC unroll 8
           for (int v = 0; v < Columns; ++v) {
             const __m512 lse = _mm512_loadu_ps(all_lse + (vector + v) * kLanes);
 #pragma GCC unroll 8
             for (int r = 0; r < Rows; ++r) {
               __m512 x = exp2(_mm512_fmsub_ps(sum[r][v], c, lse));
-              if (checked) x = _mm512_maskz_mov_ps(visible(key + row + r, part, first_vector + vector + v, masked), x);
+              if (checked)
+                x = _mm512_maskz_mov_ps(visible(key + row + r, part, first_vector + vector + v, masked), x);
               _mm512_storeu_ps(probabilities + ((row + r) * Vectors + vector + v) * kLanes, x);
               store_bf16(x, p + (row + r) * width + (vector + v) * kLanes);
             }
@@ -291,7 +295,8 @@ class BackwardTile {
     Unit::template product<Vectors>(
         key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, width_, t_.v_row / 2, count, sums,
         Vectors * kLanes,
-        [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+        [=]<int Rows, int Columns>(std::int64_t row, int vector,
+                                   __m512(&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
           static_assert(Rows % 2 == 0);
 #pragma GCC unroll 8
           for (int v = 0; v < Columns; ++v) {
@@ -312,20 +317,25 @@ class BackwardTile {
   }
 
   // Two lines of dS as rows of bf16 (at `line` and `line + width`) and as pairs.
-  static HWY_INLINE void store_gradient(__m512 a, __m512 b, std::uint16_t* line, std::int64_t width, Pair* pairs) {
+  static HWY_INLINE void store_gradient(__m512 a, __m512 b, std::uint16_t* line, std::int64_t width,
+                                        Pair* pairs) {
     store_bf16(a, line);
     store_bf16(b, line + width);
     _mm512_storeu_si512(pairs, to_pairs(a, b));
   }
 
   // Lanes of a vector of rows that see key j of the sequence, which must lie in `part`.
-  [[nodiscard]] __mmask16 visible(std::int64_t j, const core::Tile& part, std::int64_t vector, bool masked) const {
+  [[nodiscard]] __mmask16 visible(std::int64_t j, const core::Tile& part, std::int64_t vector,
+                                  bool masked) const {
     if (j < part.begin || j >= part.end) return 0;
     if (!masked) return 0xFFFF;
     const core::Band& band = head_.s.band;
-    const std::int64_t diagonal = j - band.diagonal - rows_.begin - vector * kLanes;  // the lane on the diagonal
-    const std::int64_t first = band.right == core::kUnbounded ? 0 : std::clamp<std::int64_t>(diagonal - band.right, 0, 16);
-    const std::int64_t last = band.left == core::kUnbounded ? 15 : std::clamp<std::int64_t>(diagonal + band.left, -1, 15);
+    const std::int64_t diagonal =
+        j - band.diagonal - rows_.begin - vector * kLanes;  // the lane on the diagonal
+    const std::int64_t first =
+        band.right == core::kUnbounded ? 0 : std::clamp<std::int64_t>(diagonal - band.right, 0, 16);
+    const std::int64_t last =
+        band.left == core::kUnbounded ? 15 : std::clamp<std::int64_t>(diagonal + band.left, -1, 15);
     return static_cast<__mmask16>((0xFFFFU << first) & (0xFFFFU >> (15 - last)) & 0xFFFFU);
   }
 
@@ -339,15 +349,17 @@ class BackwardTile {
     auto multiply = [&](const std::uint16_t* rows, std::int64_t row_size, const Pair* queries, float factor,
                         float* to) TESSERA_BF16_ATTR {
       Unit::template product<Vectors>(
-          key_rows(rows, row_size, first), row_size / 2, queries + lane, width, row_size / 2, count, to, width,
-          [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
-            for (int r = 0; r < Rows; ++r) {
-              for (int v = 0; v < Columns; ++v) {
-                _mm512_storeu_ps(to + (row + r) * width + (vector + v) * kLanes,
-                                 _mm512_mul_ps(sum[r][v], _mm512_set1_ps(factor)));
-              }
-            }
-          });
+          key_rows(rows, row_size, first), row_size / 2, queries + lane, width, row_size / 2, count, to,
+          width,
+          [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512(&sum)[Rows][Columns])
+              TESSERA_BF16_ATTR {
+                for (int r = 0; r < Rows; ++r) {
+                  for (int v = 0; v < Columns; ++v) {
+                    _mm512_storeu_ps(to + (row + r) * width + (vector + v) * kLanes,
+                                     _mm512_mul_ps(sum[r][v], _mm512_set1_ps(factor)));
+                  }
+                }
+              });
     };
     multiply(t_.k, t_.qk_row, t_.q_t, scale_, t_.scores + begin);
     multiply(t_.v, t_.v_row, t_.grad_out_t, 1.0F, t_.grad_scores + begin);
@@ -356,7 +368,8 @@ class BackwardTile {
     finish_scores<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
                          p_.softcap != 0 ? t_.cap + at : nullptr);
     if (p_.dropout) {
-      for (std::int64_t i = 0; i < count; ++i) std::fill_n(t_.keep + begin + i * width_, Vectors * kLanes, 1.0F);
+      for (std::int64_t i = 0; i < count; ++i)
+        std::fill_n(t_.keep + begin + i * width_, Vectors * kLanes, 1.0F);
       apply_dropout(head_, ScoreBlock<float>{t_.keep + at, width_, Vectors, rows_.begin + lane, part});
     }
     for (std::int64_t i = 0; i < count; i += 2) {
@@ -380,14 +393,16 @@ class BackwardTile {
           }
           gradient = _mm512_sub_ps(gradient, _mm512_loadu_ps(t_.delta + lane + v * kLanes));
           gradient = _mm512_maskz_mul_ps(counts, undropped, gradient);
-          return p_.softcap != 0 ? _mm512_maskz_mul_ps(counts, gradient, _mm512_loadu_ps(t_.cap + x)) : gradient;
+          return p_.softcap != 0 ? _mm512_maskz_mul_ps(counts, gradient, _mm512_loadu_ps(t_.cap + x))
+                                 : gradient;
         };
         __m512 p0, p1;
         const __m512 ds0 = finish(i, p0), ds1 = finish(i + 1, p1);
         const std::int64_t x = begin + i * width_ + v * kLanes;
         store_bf16(p0, t_.p + x);
         store_bf16(p1, t_.p + x + width_);
-        store_gradient(ds0, ds1, t_.ds + x, width_, t_.ds_pairs + (first - base + i) / 2 * width_ + lane + v * kLanes);
+        store_gradient(ds0, ds1, t_.ds + x, width_,
+                       t_.ds_pairs + (first - base + i) / 2 * width_ + lane + v * kLanes);
       }
     }
   }
@@ -404,8 +419,8 @@ class BackwardTile {
     const core::Tile all{0, (part.end - part.begin) / 2};
     Unit::template accumulate<Walk::columns>(
         t_.k_t + Unit::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
-        t_.ds_pairs + (part.begin - base) / 2 * width_ + lane, width_, grad_q_t_ + lane, width_, p_.qk_dim, vectors,
-        nullptr, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
+        t_.ds_pairs + (part.begin - base) / 2 * width_ + lane, width_, grad_q_t_ + lane, width_, p_.qk_dim,
+        vectors, nullptr, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
   }
 
   // dV += P^T dO and dK += dS^T Q for the keys of the block, over the rows that see them.
@@ -421,23 +436,25 @@ class BackwardTile {
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - rows_.begin, begin, count_);
       return core::Tile{round_down(begin, Unit::kDepth) / 2, round_up(end, Unit::kDepth) / 2};
     };
-    auto issue = [&](const std::uint16_t* lines, const PackedRows& rows, const Pair* pairs, std::int64_t lanes,
-                     float* to) TESSERA_BF16_ATTR {
+    auto issue = [&](const std::uint16_t* lines, const PackedRows& rows, const Pair* pairs,
+                     std::int64_t lanes, float* to) TESSERA_BF16_ATTR {
       if (careful_) return multiply_careful(lines, count, rows, lanes, to);
-      Unit::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), width_ / 2, pairs, lanes, to, lanes,
-                                            count, lanes / kLanes, nullptr, seeing);
+      Unit::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), width_ / 2, pairs, lanes,
+                                            to, lanes, count, lanes / kLanes, nullptr, seeing);
     };
     if (p_.has_grad_v) {
-      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_pairs, t_.v_lanes, t_.grad_v + offset * t_.v_lanes);
+      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_pairs, t_.v_lanes,
+            t_.grad_v + offset * t_.v_lanes);
     }
     if (p_.has_grad_k) {
-      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_pairs, t_.qk_lanes, t_.grad_k + offset * t_.qk_lanes);
+      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_pairs, t_.qk_lanes,
+            t_.grad_k + offset * t_.qk_lanes);
     }
   }
 
   // The products without the terms in which P or dS is 0, so that a NaN on the other side does not spread.
-  void multiply_careful(const std::uint16_t* lines, std::int64_t count, const PackedRows& rows, std::int64_t lanes,
-                        float* to) const {
+  void multiply_careful(const std::uint16_t* lines, std::int64_t count, const PackedRows& rows,
+                        std::int64_t lanes, float* to) const {
     for (std::int64_t j = 0; j < count; ++j) {
       for (std::int64_t r = 0; r < count_; ++r) {
         const float factor = core::Element<BFloat16>::load(BFloat16{lines[j * width_ + r]});
@@ -509,9 +526,8 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
       BackwardTile<Unit> tile(head, rows, range, finite, t, plan);
       tile.run(own.first_key, own.chunks);
       if (!p.has_grad_q) continue;
-      auto grad_q = [&](std::int64_t r) TESSERA_BF16_ATTR {
-        return head.query_row<BFloat16>(p.grad_q, rows.begin + r);
-      };
+      auto grad_q = [&](std::int64_t r)
+                        TESSERA_BF16_ATTR { return head.query_row<BFloat16>(p.grad_q, rows.begin + r); };
       auto partial_grad_q = [&](std::int64_t r) TESSERA_BF16_ATTR {
         return static_cast<float*>(partial) +
                partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
@@ -527,14 +543,16 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
       }
     }
   }
-  auto store = [&](const core::View& view, const float* from, std::int64_t row, std::int64_t dim,
-                   float scale) TESSERA_BF16_ATTR {
-    auto to = [&](std::int64_t j) TESSERA_BF16_ATTR { return owner.key_row<BFloat16>(view, range.begin + j); };
-    for (std::int64_t j = 0; j < keys; ++j) {
-      prefetch_row(to(std::min(j + 12, keys - 1)), dim);
-      store_row_bf16(from + j * row, dim, scale, to(j));
-    }
-  };
+  auto store = [&](const core::View& view, const float* from, std::int64_t row, std::int64_t dim, float scale)
+                   TESSERA_BF16_ATTR {
+                     auto to = [&](std::int64_t j) TESSERA_BF16_ATTR {
+                       return owner.key_row<BFloat16>(view, range.begin + j);
+                     };
+                     for (std::int64_t j = 0; j < keys; ++j) {
+                       prefetch_row(to(std::min(j + 12, keys - 1)), dim);
+                       store_row_bf16(from + j * row, dim, scale, to(j));
+                     }
+                   };
   if (p.has_grad_k) store(p.grad_k, t.grad_k, t.qk_lanes, p.qk_dim, static_cast<float>(std::abs(p.scale)));
   if (p.has_grad_v) store(p.grad_v, t.grad_v, t.v_lanes, p.v_dim, 1.0F);
 }

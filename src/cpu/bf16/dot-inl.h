@@ -10,10 +10,10 @@ TESSERA_BF16_BEGIN
 namespace tessera::cpu::HWY_NAMESPACE::bf16 {
 
 struct Dot {
-  static constexpr std::int64_t kDepth = 2;      // contractions are multiples of this
-  static constexpr std::int64_t kRowStep = 2;    // rows of A that a product touches: a multiple of this
-  static constexpr std::int64_t kStrip = 1;      // vectors of rows taken at once around the diagonal
-  static constexpr bool kStoresSums = false;     // whether product() leaves its sums in memory
+  static constexpr std::int64_t kDepth = 2;    // contractions are multiples of this
+  static constexpr std::int64_t kRowStep = 2;  // rows of A that a product touches: a multiple of this
+  static constexpr std::int64_t kStrip = 1;    // vectors of rows taken at once around the diagonal
+  static constexpr bool kStoresSums = false;   // whether product() leaves its sums in memory
 
   // What a thread must do before and after it uses the unit.
   struct Session {};
@@ -35,8 +35,8 @@ struct Dot {
   // row + i and vector + x. `to` is for units that store sums.
   template <int Vectors, typename Epilogue>
   static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
-                                 std::int64_t pairs, std::int64_t rows, float* /*to*/, std::int64_t /*to_row*/,
-                                 const Epilogue& epilogue) {
+                                 std::int64_t pairs, std::int64_t rows, float* /*to*/,
+                                 std::int64_t /*to_row*/, const Epilogue& epilogue) {
     constexpr int kBlock = Vectors > 2 ? 4 : 8;
     std::int64_t r = 0;
     for (; r + kBlock <= rows; r += kBlock) {
@@ -48,9 +48,9 @@ struct Dot {
   // C = alpha C + A B for `rows` rows and `vectors` vectors; alpha is per lane, null: 1. range_of(r, count) gives
   // the pairs that matter to rows r .. r + count.
   template <Walk W, typename RangeOf>
-  static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row, float* c,
-                                    std::int64_t c_row, std::int64_t rows, std::int64_t vectors, const float* alpha,
-                                    const RangeOf& range_of) {
+  static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
+                                    float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors,
+                                    const float* alpha, const RangeOf& range_of) {
     std::int64_t v = 0;
     auto column = [&]<int Vectors, int Block>() TESSERA_BF16_ATTR {
       const float* factor = alpha == nullptr ? nullptr : alpha + v * kLanes;
@@ -60,7 +60,8 @@ struct Dot {
         const Pair* first = W == Walk::rows ? a + r * a_stride + range.begin : a + range.begin * a_stride + r;
         if (range.begin < range.end) {
           accumulate_block<W, Count, Vectors>(first, a_stride, lines + range.begin * b_row, b_row,
-                                              range.end - range.begin, c + r * c_row + v * kLanes, c_row, factor);
+                                              range.end - range.begin, c + r * c_row + v * kLanes, c_row,
+                                              factor);
         }
       };
       std::int64_t r = 0;
@@ -76,8 +77,9 @@ struct Dot {
 
  private:
   template <Walk W, int Rows, int Vectors>
-  static HWY_INLINE void multiply(__m512 (&sum)[Rows][Vectors], const Pair* HWY_RESTRICT a, std::int64_t a_stride,
-                                  const Pair* HWY_RESTRICT b, std::int64_t b_row, std::int64_t pairs) {
+  static HWY_INLINE void multiply(__m512 (&sum)[Rows][Vectors], const Pair* HWY_RESTRICT a,
+                                  std::int64_t a_stride, const Pair* HWY_RESTRICT b, std::int64_t b_row,
+                                  std::int64_t pairs) {
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
@@ -93,7 +95,8 @@ struct Dot {
         const __m512i factor = _mm512_set1_epi32(static_cast<int>(W == Walk::rows ? a[r * a_stride] : a[r]));
 #pragma GCC unroll 8
         for (int v = 0; v < Vectors; ++v) {
-          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(factor), reinterpret_cast<__m512bh>(line[v]));
+          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(factor),
+                                       reinterpret_cast<__m512bh>(line[v]));
         }
       }
       a += W == Walk::rows ? 1 : a_stride;
@@ -110,8 +113,9 @@ struct Dot {
   }
 
   template <Walk W, int Rows, int Vectors>
-  static HWY_NOINLINE void accumulate_block(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
-                                            std::int64_t pairs, float* c, std::int64_t c_row, const float* alpha) {
+  static HWY_NOINLINE void accumulate_block(const Pair* a, std::int64_t a_stride, const Pair* b,
+                                            std::int64_t b_row, std::int64_t pairs, float* c,
+                                            std::int64_t c_row, const float* alpha) {
     __m512 sum[Rows][Vectors];
     multiply<W>(sum, a, a_stride, b, b_row, pairs);
 #pragma GCC unroll 8

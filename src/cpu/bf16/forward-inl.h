@@ -36,7 +36,7 @@ struct ForwardScratch {
   float* s;                    // block_k (and what alignment adds) x tile rows
   Pair* p;                     // half as many
   float *bias, *bias_row;
-  float *maximum, *sum;  // per row
+  float *maximum, *sum;   // per row
   std::uint16_t* k;       // keys x qk_row
   Pair* v;                // transposed
   std::uint16_t* staged;  // a few keys' rows of V on their way there
@@ -173,9 +173,9 @@ class ForwardTile {
       issue_pv_careful<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
     } else {
       const core::Tile all{0, lines / 2};
-      Unit::template accumulate<Walk::columns>(values, v_stride_, t_.p, kWidth, t_.o + lane, width_, p_.v_dim, Vectors,
-                                               raised ? alpha : nullptr,
-                                               [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
+      Unit::template accumulate<Walk::columns>(
+          values, v_stride_, t_.p, kWidth, t_.o + lane, width_, p_.v_dim, Vectors, raised ? alpha : nullptr,
+          [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
     }
   }
 
@@ -190,22 +190,23 @@ class ForwardTile {
     Unit::template product<Vectors>(
         reinterpret_cast<const Pair*>(t_.k + keys.begin * t_.qk_row), t_.qk_row / 2, t_.q + lane, width_,
         t_.qk_row / 2, round_up(count, 2), s, kWidth,
-        [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512 (&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
-          next_queries->ask();
-          outputs->ask();
+        [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512(&sum)[Rows][Columns])
+            TESSERA_BF16_ATTR {
+              next_queries->ask();
+              outputs->ask();
 #pragma GCC unroll 8
-          for (int v = 0; v < Columns; ++v) {
-            float* to = s + row * kWidth + (vector + v) * kLanes;
-            __m512 largest = _mm512_loadu_ps(maximum + (vector + v) * kLanes);
+              for (int v = 0; v < Columns; ++v) {
+                float* to = s + row * kWidth + (vector + v) * kLanes;
+                __m512 largest = _mm512_loadu_ps(maximum + (vector + v) * kLanes);
 #pragma GCC unroll 8
-            for (int r = 0; r < Rows; ++r) {
-              const __m512 x = scaled ? _mm512_mul_ps(sum[r][v], factor) : sum[r][v];
-              if (scaled || !Unit::kStoresSums) _mm512_storeu_ps(to + r * kWidth, x);
-              if (row + r < count) largest = _mm512_max_ps(x, largest);
-            }
-            _mm512_storeu_ps(maximum + (vector + v) * kLanes, largest);
-          }
-        });
+                for (int r = 0; r < Rows; ++r) {
+                  const __m512 x = scaled ? _mm512_mul_ps(sum[r][v], factor) : sum[r][v];
+                  if (scaled || !Unit::kStoresSums) _mm512_storeu_ps(to + r * kWidth, x);
+                  if (row + r < count) largest = _mm512_max_ps(x, largest);
+                }
+                _mm512_storeu_ps(maximum + (vector + v) * kLanes, largest);
+              }
+            });
   }
 
   // Scores to units of log2.
@@ -267,7 +268,8 @@ class ForwardTile {
 
   // o = alpha o + v p without the products in which p is 0.
   template <int Vectors>
-  HWY_NOINLINE void issue_pv_careful(const Pair* values, std::int64_t pairs, std::int64_t lane, const float* alpha) {
+  HWY_NOINLINE void issue_pv_careful(const Pair* values, std::int64_t pairs, std::int64_t lane,
+                                     const float* alpha) {
     for (std::int64_t c = 0; c < p_.v_dim; ++c) {
       for (int v = 0; v < Vectors; ++v) {
         float* o = t_.o + c * width_ + lane + v * kLanes;
@@ -291,7 +293,8 @@ class ForwardTile {
 
   // out = o / sum and LSE = maximum + log(sum); 0 and -inf for a row that saw nothing.
   bool finalize() {
-    auto row = [&](std::int64_t r) TESSERA_BF16_ATTR { return head_.query_row<BFloat16>(p_.out, rows_.begin + r); };
+    auto row = [&](std::int64_t r)
+                   TESSERA_BF16_ATTR { return head_.query_row<BFloat16>(p_.out, rows_.begin + r); };
     const std::int64_t count = rows_.end - rows_.begin;
     transpose(t_.o, width_, p_.v_dim, width_, t_.o_rows, p_.v_dim);
     bool finite = true;
@@ -354,7 +357,8 @@ std::size_t forward_worker_bytes(const core::Problem& p, const ForwardPlan& plan
 inline std::int64_t forward_tile_rows(bool /*fp64*/) { return kForwardRows; }
 
 template <typename Unit>
-inline constexpr ForwardEngine kForwardEngine{forward_tile_rows, forward_worker_bytes<Unit>, run_forward_task<Unit>};
+inline constexpr ForwardEngine kForwardEngine{forward_tile_rows, forward_worker_bytes<Unit>,
+                                              run_forward_task<Unit>};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE::bf16
 TESSERA_BF16_END

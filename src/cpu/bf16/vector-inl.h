@@ -52,8 +52,8 @@ HWY_INLINE __m512 exp2(__m512 x) {
 
 // Lane l of the result: (a[l], b[l]) as bf16, rounded to nearest even.
 HWY_INLINE __m512i to_pairs(__m512 a, __m512 b) {
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                                              23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   return _mm512_permutexvar_epi16(interleave, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
 }
 
@@ -99,7 +99,8 @@ template <typename RowOf>
 HWY_INLINE void copy_rows(std::int64_t count, std::int64_t dim, std::uint16_t sign, const PackedRows& to,
                           const RowOf& row_of) {
   const __m512i flip = _mm512_set1_epi16(static_cast<short>(sign));
-  constexpr std::int64_t kAhead = 12;  // not for_each_row: what is compiled for more cannot be inlined into it
+  constexpr std::int64_t kAhead =
+      12;  // not for_each_row: what is compiled for more cannot be inlined into it
   for (std::int64_t r = 0; r < std::min(kAhead, count); ++r) prefetch_row(row_of(r), dim);
   for (std::int64_t r = 0; r < count; ++r) {
     if (r + kAhead < count) prefetch_row(row_of(r + kAhead), dim);
@@ -110,7 +111,8 @@ HWY_INLINE void copy_rows(std::int64_t count, std::int64_t dim, std::uint16_t si
       const __mmask32 valid = left >= 32 ? ~0U : left <= 0 ? 0U : (1U << left) - 1;
       const __mmask32 stored = room >= 32 ? ~0U : (1U << room) - 1;
       const __m512i x = _mm512_maskz_loadu_epi16(valid, from + c);
-      _mm512_mask_storeu_epi16(row + c, stored, _mm512_maskz_xor_epi32(0xFFFF, x, _mm512_maskz_mov_epi16(valid, flip)));
+      _mm512_mask_storeu_epi16(row + c, stored,
+                               _mm512_maskz_xor_epi32(0xFFFF, x, _mm512_maskz_mov_epi16(valid, flip)));
     }
   }
 }
@@ -131,7 +133,9 @@ HWY_INLINE void interleave_rows(const PackedRows& from, std::int64_t count, Pair
     Pair* row = to + r / 2 * to_row;
     for (std::int64_t c = 0; c < to_row; c += kLanes) {
       const std::int64_t left = from.row - c;
-      const __mmask16 valid = left >= kLanes ? 0xFFFF : left <= 0 ? 0 : static_cast<__mmask16>((1U << left) - 1);
+      const __mmask16 valid = left >= kLanes ? 0xFFFF
+                              : left <= 0    ? 0
+                                             : static_cast<__mmask16>((1U << left) - 1);
       const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, a + c));
       const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, b + c));
       _mm512_storeu_si512(row + c, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
@@ -165,7 +169,8 @@ void pack_transposed(const Head& head, const core::View& view, std::int64_t dim,
                      const PackedRows& staged, Pair* to) {
   const std::int64_t stride = Unit::transposed_stride(staged.row);
   for (std::int64_t begin = keys.begin; begin < keys.end; begin += kStagedKeys) {
-    const std::int64_t count = std::min(kStagedKeys, keys.end - begin), padded = round_up(count, Unit::kDepth);
+    const std::int64_t count = std::min(kStagedKeys, keys.end - begin),
+                       padded = round_up(count, Unit::kDepth);
     copy_rows(count, dim, 0, staged, [&](std::int64_t j) TESSERA_BF16_ATTR {
       return head.key_row<const BFloat16>(view, begin + j);
     });

@@ -48,7 +48,8 @@ inline BackwardTask task_of(const BackwardPlan& plan, std::int64_t heads, std::i
   if (task < plan.whole || heads == plan.whole) return {task, 0, 1, plan.chunks, 0};  // none: no heads
   const std::int64_t rest = heads - plan.whole, split = (task - plan.whole) / rest;
   const std::int64_t chunks = plan.chunks / plan.splits;
-  return {plan.whole + (task - plan.whole) % rest, split, plan.splits, chunks, split * chunks * plan.chunk_keys};
+  return {plan.whole + (task - plan.whole) % rest, split, plan.splits, chunks,
+          split * chunks * plan.chunk_keys};
 }
 
 // Where the partial dQ of a split head lie: accumulators of (split, head of the split ones, query head of the

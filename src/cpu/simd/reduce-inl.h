@@ -34,8 +34,8 @@ HWY_INLINE void add_to(const A* HWY_RESTRICT from, std::int64_t count, A* HWY_RE
 
 // BackwardEngine::reduce.
 template <typename T>
-void reduce_partials(const core::Problem& p, const BackwardPlan& plan, std::int64_t head, std::int64_t group_head,
-                     const core::Tile& rows, core::Accumulator<T>* partial) {
+void reduce_partials(const core::Problem& p, const BackwardPlan& plan, std::int64_t head,
+                     std::int64_t group_head, const core::Tile& rows, core::Accumulator<T>* partial) {
   using A = core::Accumulator<T>;
   const Head query(p, head / p.kv_heads, head % p.kv_heads * p.group() + group_head);
   const std::int64_t end = std::min(rows.end, query.s.q_length);
@@ -50,7 +50,8 @@ void reduce_partials(const core::Problem& p, const BackwardPlan& plan, std::int6
     }
   }
   for (std::int64_t i = rows.begin; i < end; ++i) {
-    store_row(at(0) + (i - rows.begin) * p.qk_dim, p.qk_dim, static_cast<A>(p.scale), query.query_row<T>(p.grad_q, i));
+    store_row(at(0) + (i - rows.begin) * p.qk_dim, p.qk_dim, static_cast<A>(p.scale),
+              query.query_row<T>(p.grad_q, i));
   }
 }
 
