@@ -53,13 +53,19 @@ std::int64_t asked_keys_per_step() {
   return keys;
 }
 
-// Keys per step: K, V and the scores of a step within half of the second-level cache.
+// Keys per step: K, V and the scores of a step within half of the second-level cache; where vectors would wait for
+// that, the scores within half of the first. Products of bf16 take half the bytes and gain by longer steps.
 std::int64_t keys_per_step(const core::Problem& p, std::int64_t tile_rows) {
   if (const std::int64_t asked = asked_keys_per_step(); asked != 0) return asked;
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
-  const std::int64_t fitting =
+  const Target target = target_for(active_target(), p.dtype);
+  const bool bf16 = target == Target::avx512_bf16 || target == Target::amx;
+  std::int64_t fitting =
       static_cast<std::int64_t>(caches().l2) / 2 / (element * (p.qk_dim + p.v_dim + tile_rows));
-  return std::clamp<std::int64_t>(fitting / 64 * 64, 64, 512);
+  if (!bf16 && has_two_wide_multipliers()) {
+    fitting = std::min(fitting, static_cast<std::int64_t>(caches().l1) / 2 / (element * tile_rows));
+  }
+  return std::clamp<std::int64_t>(fitting / 32 * 32, 64, 512);
 }
 
 // Rows are copied where they are not contiguous accumulators; but contiguity does not pay for itself when

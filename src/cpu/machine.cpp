@@ -52,4 +52,12 @@ Caches caches() noexcept {
   return result;
 }
 
+bool has_two_wide_multipliers() noexcept {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
+#else
+  return false;
+#endif
+}
+
 }  // namespace tessera::cpu

@@ -20,4 +20,8 @@ struct Caches {
 };
 Caches caches() noexcept;
 
+// Whether a core multiplies two 512-bit vectors per cycle (Intel's servers) and not one (Zen 4): it then wants
+// operands faster than a second-level cache gives them.
+bool has_two_wide_multipliers() noexcept;
+
 }  // namespace tessera::cpu
