@@ -35,7 +35,8 @@ const BackwardEngine* backward_engine_for(const core::Problem& p) {
   return backward_engine(target);
 }
 
-// Tasks per worker that make up for their unequal lengths.
+// Heads that make full rounds of the workers have one task each. The rest are cut so that each worker has a few tasks
+// of them, which make up for their unequal lengths.
 constexpr std::int64_t kTasksPerWorker = 4;
 
 // Keys per step that the environment variable TESSERA_BLOCK_K asks for; 0 without it. Throws Error
@@ -82,11 +83,14 @@ ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, in
   plan.copy_k = copies(p, p.k, p.qk_dim, plan.tile_rows);
   plan.copy_v = copies(p, p.v, p.v_dim, plan.tile_rows);
   const core::Tiling tiling{p.q_length, plan.tile_rows, p.blocks ? p.blocks.block_q : 0};
-  const std::int64_t tiles = std::max<std::int64_t>(tiling.count(), 1);
-  const std::int64_t heads = std::max<std::int64_t>(p.batch * p.q_heads, 1);
-  const std::int64_t wanted = std::min(tiles, (kTasksPerWorker * workers + heads - 1) / heads);
-  plan.chunk_tiles = (tiles + wanted - 1) / wanted;
-  plan.chunks = (tiles + plan.chunk_tiles - 1) / plan.chunk_tiles;
+  plan.tiles = std::max<std::int64_t>(tiling.count(), 1);
+  const std::int64_t heads = p.batch * p.q_heads;
+  plan.whole = heads / workers * workers;
+  if (const std::int64_t rest = heads - plan.whole; rest > 0) {
+    const std::int64_t wanted = std::min(plan.tiles, (kTasksPerWorker * workers + rest - 1) / rest);
+    plan.chunk_tiles = (plan.tiles + wanted - 1) / wanted;
+    plan.chunks = (plan.tiles + plan.chunk_tiles - 1) / plan.chunk_tiles;
+  }
   return plan;
 }
 
@@ -133,7 +137,7 @@ registry::Configuration flash2_forward_configuration(const core::Problem& p, int
   if (engine == nullptr) return portable::flash2_forward_configuration(p, workers);
   const ForwardPlan plan = forward_plan(p, *engine, workers);
   const int useful =
-      static_cast<int>(std::clamp<std::int64_t>(p.batch * p.q_heads * plan.chunks, 1, workers));
+      static_cast<int>(std::clamp<std::int64_t>(task_count(plan, p.batch * p.q_heads), 1, workers));
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,
           .shared_memory_bytes = 0,
@@ -147,7 +151,7 @@ std::string flash2_forward_details(const core::Problem& p, const registry::Confi
   const ForwardEngine* engine = forward_engine_for(p);
   if (engine == nullptr) return "instruction set portable";
   const ForwardPlan plan = forward_plan(p, *engine, configuration.workers);
-  return core::concat("instruction set ", name(target), ", ", plan.chunks, " tasks per head",
+  return core::concat("instruction set ", name(target), ", ", task_count(plan, p.batch * p.q_heads), " tasks",
                       plan.copy_k || plan.copy_v ? ", K and V copied per worker" : "");
 }
 
@@ -160,7 +164,7 @@ void flash2_forward(const core::Problem& p, const registry::Configuration& confi
   for (int worker = 0; worker < configuration.workers; ++worker) {
     std::memset(resources.workspace + bytes * static_cast<std::size_t>(worker), 0, sizeof(std::int64_t));
   }
-  parallel_for(*resources.executor, configuration.workers, p.batch * p.q_heads * plan.chunks,
+  parallel_for(*resources.executor, configuration.workers, task_count(plan, p.batch * p.q_heads),
                [&](std::int64_t task, int worker) {
                  engine->run_task(p, plan, task,
                                   resources.workspace + bytes * static_cast<std::size_t>(worker));

@@ -330,8 +330,8 @@ void run_forward_task(const core::Problem& p, const ForwardPlan& plan, std::int6
   Arena arena(memory);
   const ForwardScratch<Unit> scratch(arena, p, plan);
   const typename Unit::Session session;
-  const std::int64_t head_index = task / plan.chunks, chunk = task % plan.chunks;
-  const Head head(p, head_index / p.q_heads, head_index % p.q_heads);
+  const ForwardTask own = task_of(plan, p.batch * p.q_heads, task);
+  const Head head(p, own.head / p.q_heads, own.head % p.q_heads);
   const std::int64_t kv_index = head.s.index * p.kv_heads + head.kv_head;
   if (*scratch.held != kv_index + 1) {
     const core::Tile keys{0, head.s.k_length};
@@ -340,8 +340,7 @@ void run_forward_task(const core::Problem& p, const ForwardPlan& plan, std::int6
     *scratch.held = kv_index + 1;
   }
   const core::Tiling tiling{head.s.q_length, kForwardRows, p.blocks ? p.blocks.block_q : 0};
-  const std::int64_t tiles = tiling.count();
-  for (std::int64_t t = chunk * plan.chunk_tiles; t < std::min((chunk + 1) * plan.chunk_tiles, tiles); ++t) {
+  for (std::int64_t t = own.first_tile; t < std::min(own.end_tile, tiling.count()); ++t) {
     ForwardTile<Unit> tile(head, tiling[t], scratch, plan.block_k);
     if (!tile.run(false)) tile.run(true);
   }

@@ -354,8 +354,8 @@ void forward_task(const core::Problem& p, const ForwardPlan& plan, std::int64_t 
   using A = core::Accumulator<T>;
   Arena arena(memory);
   const ForwardScratch<A> scratch(arena, p, plan);
-  const std::int64_t head_index = task / plan.chunks, chunk = task % plan.chunks;
-  const Head head(p, head_index / p.q_heads, head_index % p.q_heads);
+  const ForwardTask own = task_of(plan, p.batch * p.q_heads, task);
+  const Head head(p, own.head / p.q_heads, own.head % p.q_heads);
   const std::int64_t kv_index = head.s.index * p.kv_heads + head.kv_head;
   const bool held = *scratch.held == kv_index + 1;
   const Rows<A> k = prepare_rows<T>(head, p.k, p.qk_dim, plan.copy_k, held, scratch.k);
@@ -363,8 +363,7 @@ void forward_task(const core::Problem& p, const ForwardPlan& plan, std::int64_t 
   *scratch.held = kv_index + 1;
 
   const core::Tiling tiling{head.s.q_length, forward_rows<A>(), p.blocks ? p.blocks.block_q : 0};
-  const std::int64_t tiles = tiling.count();
-  for (std::int64_t t = chunk * plan.chunk_tiles; t < std::min((chunk + 1) * plan.chunk_tiles, tiles); ++t) {
+  for (std::int64_t t = own.first_tile; t < std::min(own.end_tile, tiling.count()); ++t) {
     ForwardTile<A> tile(head, tiling[t], k, v, scratch, plan.block_k);
     if (!tile.template run<T>(false)) tile.template run<T>(true);
   }

@@ -12,11 +12,32 @@ namespace tessera::cpu {
 struct ForwardPlan {
   std::int64_t tile_rows = 0;    // queries per tile: the lanes of a few vectors
   std::int64_t block_k = 0;      // keys per step
-  std::int64_t chunks = 1;       // tasks per head
-  std::int64_t chunk_tiles = 1;  // tiles per task
+  std::int64_t tiles = 1;        // of the longest sequence
+  std::int64_t whole = 0;        // the first heads (of batch * q_heads) have one task each,
+  std::int64_t chunks = 1;       // the others so many,
+  std::int64_t chunk_tiles = 1;  // of so many tiles
   bool copy_k = false;           // K is copied to contiguous accumulators
   bool copy_v = false;
 };
+
+// One task of a plan: some tiles of queries of one head.
+struct ForwardTask {
+  std::int64_t head = 0;  // of batch * q_heads
+  std::int64_t first_tile = 0;
+  std::int64_t end_tile = 0;
+};
+
+inline std::int64_t task_count(const ForwardPlan& plan, std::int64_t heads) {
+  return plan.whole + (heads - plan.whole) * plan.chunks;
+}
+
+// Whole heads come first, then chunks: those with the last queries, which see most under a causal mask, before the
+// others, so that the longest do not come last.
+inline ForwardTask task_of(const ForwardPlan& plan, std::int64_t heads, std::int64_t task) {
+  if (task < plan.whole) return {task, 0, plan.tiles};
+  const std::int64_t rest = heads - plan.whole, chunk = plan.chunks - 1 - (task - plan.whole) / rest;
+  return {plan.whole + (task - plan.whole) % rest, chunk * plan.chunk_tiles, (chunk + 1) * plan.chunk_tiles};
+}
 
 // The forward kernel compiled for one instruction set.
 struct ForwardEngine {
@@ -24,7 +45,7 @@ struct ForwardEngine {
   std::int64_t (*tile_rows)(bool fp64);
   // Memory that a worker needs; its first 8 bytes must be 0 before its first task.
   std::size_t (*worker_bytes)(const core::Problem& p, const ForwardPlan& plan);
-  // Task number `task` of batch * q_heads * chunks, in a worker's memory.
+  // Task number `task`, in a worker's memory.
   void (*run_task)(const core::Problem& p, const ForwardPlan& plan, std::int64_t task, std::byte* memory);
 };
 
