@@ -165,7 +165,7 @@ HWY_INLINE void read_again([[maybe_unused]] const T*& from) {
 
 // Whether P V reads values again for each row: only where that needs no conversion.
 template <typename T>
-inline constexpr bool kRereadValues = HWY_TARGET == HWY_AVX3&& std::is_same_v<T, core::Accumulator<T>>;
+inline constexpr bool kRereadValues = (HWY_TARGET == HWY_AVX3) && std::is_same_v<T, core::Accumulator<T>>;
 
 // Cache lines of `count` elements: as many are fetched for the next step where as many are used.
 template <typename T>
