@@ -143,6 +143,19 @@ class Prefetch {
     --rows_left_;
   }
 
+  // The lines that `Vectors` vectors of A have in memory, with elements of type T: as many are fetched for the next
+  // step where as many are used.
+  template <typename T, typename A, int Vectors>
+  HWY_INLINE void lines_of() {
+#if HWY_HAVE_SCALABLE
+    const std::int64_t bytes = Vectors * lanes<A>() * static_cast<std::int64_t>(sizeof(T));
+    for (std::int64_t at = 0; at < bytes; at += kLine) lines<1>();
+#else
+    constexpr std::int64_t kBytes = Vectors * lanes<A>() * static_cast<std::int64_t>(sizeof(T));
+    lines<std::max(1, static_cast<int>(kBytes / kLine))>();
+#endif
+  }
+
  private:
   static constexpr std::int64_t kLine = 64;
   const char* at_ = nullptr;
@@ -151,12 +164,6 @@ class Prefetch {
   std::int64_t row_left_ = 1;
   std::int64_t rows_left_ = 0;
 };
-
-// Cache lines of `count` elements: as many are fetched for the next step where as many are used.
-template <typename T>
-constexpr int lines_of(std::int64_t count) {
-  return std::max(1, static_cast<int>(count * static_cast<std::int64_t>(sizeof(T)) / 64));
-}
 
 // The kept blocks that touch `keys` in the row of blocks of query i.
 class KeptBlocks {
@@ -180,11 +187,16 @@ class KeptBlocks {
 
 // ---- blocks of rows --------------------------------------------------------------------------------------
 
+// Sums of the register block of score_rows. Arm's vectors are short for their 32 registers; elsewhere one vector
+// takes the sums.
+template <typename A>
+inline constexpr int kScores = HWY_ARCH_ARM ? 16 : static_cast<int>(hn::MaxLanes(Tag<A>()));
+
 // body(integral_constant<int, R>, row) for blocks of at most 4 rows that cover [0, count).
 template <typename A, typename Body>
 HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
   std::int64_t row = 0;
-  if constexpr (lanes<A>() >= 4) {
+  if constexpr (kScores<A> >= 4) {
     for (; row + 4 <= count; row += 4) body(std::integral_constant<int, 4>(), row);
     if (count - row == 3) return body(std::integral_constant<int, 3>(), row);
   }
@@ -192,18 +204,44 @@ HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
   if (row < count) body(std::integral_constant<int, 1>(), row);
 }
 
+#if HWY_ARCH_ARM
+// to[i] = the sum of the lanes of x[i], of which `width` are left to be added: neighbours in every vector, then
+// neighbours of what that gave, so that half as many vectors hold twice as many sums. Every sum is added up in the
+// same order, whatever its place.
+template <typename A, int Count>
+HWY_INLINE void store_sums_of_lanes(const Block<A, Count, 1>& x, A* HWY_RESTRICT to,
+                                    std::int64_t width = lanes<A>()) {
+  const Tag<A> d;
+  if constexpr (Count == 1) {
+    Vector<A> sum = x[0][0];
+    for (; width > 1; width /= 2) sum = hn::Add(hn::ConcatEven(d, sum, sum), hn::ConcatOdd(d, sum, sum));
+    hn::StoreU(sum, d, to);
+  } else if (width == 1) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Count; ++i) hn::StoreU(x[i][0], d, to + i * lanes<A>());
+  } else {
+    TESSERA_BLOCK(A, pair, Count / 2, 1);
+#pragma GCC unroll 8
+    for (int i = 0; i < Count / 2; ++i) {
+      const Vector<A> low = x[2 * i][0], high = x[2 * i + 1][0];
+      pair[i][0] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
+    }
+    store_sums_of_lanes<A, Count / 2>(pair, to, width / 2);
+  }
+}
+#else
 // Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes. Every sum
 // is added up in the same order, whatever its place.
 template <typename A>
-HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())]) {
+HWY_INLINE Vector<A> sums_of_lanes(const Block<A, kScores<A>, 1>& x) {
   const Tag<A> d;
   const hn::Repartition<double, Tag<A>> dd;
-  constexpr int kLanes = static_cast<int>(hn::MaxLanes(Tag<A>())), kBlocks = kLanes * sizeof(A) / 16;
+  constexpr int kLanes = kScores<A>, kBlocks = kLanes * sizeof(A) / 16;
   Vector<A> pair[kLanes / 2];
 #pragma GCC unroll 8
   for (int i = 0; i < kLanes / 2; ++i) {
-    pair[i] = hn::Add(hn::InterleaveLower(d, x[2 * i], x[2 * i + 1]),
-                      hn::InterleaveUpper(d, x[2 * i], x[2 * i + 1]));
+    pair[i] = hn::Add(hn::InterleaveLower(d, x[2 * i][0], x[2 * i + 1][0]),
+                      hn::InterleaveUpper(d, x[2 * i][0], x[2 * i + 1][0]));
   }
   Vector<A> block[kBlocks];  // each 128-bit block: partial sums of as many vectors as it has lanes
 #pragma GCC unroll 4
@@ -229,46 +267,51 @@ HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())])
   }
 }
 
+template <typename A, int Count>
+HWY_INLINE void store_sums_of_lanes(const Block<A, Count, 1>& x, A* HWY_RESTRICT to) {
+  hn::Store(sums_of_lanes<A>(x), Tag<A>(), to);
+}
+#endif
+
 // s[r][j] = q[r] . k[j] for Rows rows of queries and all keys; s has room for whole vectors of keys.
 template <int Rows, typename T, typename A>
 HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* HWY_RESTRICT q,
                              A* HWY_RESTRICT s, std::int64_t s_row, Prefetch& prefetch) {
   const Tag<A> d;
   Prefetch ahead = prefetch;
-  constexpr int kLanes = static_cast<int>(hn::MaxLanes(Tag<A>()));
   constexpr int kPlaces = Rows == 3 ? 4 : Rows;  // of a row of the register block
-  constexpr int kKeys = kLanes / kPlaces;
+  constexpr int kKeys = kScores<A> / kPlaces;
   const std::int64_t q_row = slots.padded();
   for (std::int64_t j = 0; j < k.count; j += kKeys) {
     const T* key[kKeys];
 #pragma GCC unroll 16
     for (int x = 0; x < kKeys; ++x) key[x] = k.row(std::min(j + x, k.count - 1));
-    Vector<A> sum[kLanes];
+    TESSERA_BLOCK(A, sum, kScores<A>, 1);
 #pragma GCC unroll 16
-    for (int x = 0; x < kLanes; ++x) sum[x] = hn::Zero(d);
+    for (int x = 0; x < kScores<A>; ++x) sum[x][0] = hn::Zero(d);
     auto add = [&](std::int64_t slot, const auto& load) HWY_ATTR {
-      Vector<A> line[Rows];
+      TESSERA_LINE(A, line, Rows);
 #pragma GCC unroll 4
-      for (int r = 0; r < Rows; ++r) line[r] = hn::Load(d, q + r * q_row + slot * kLanes);
+      for (int r = 0; r < Rows; ++r) line[r] = hn::Load(d, q + r * q_row + slot * lanes<A>());
 #pragma GCC unroll 16
       for (int x = 0; x < kKeys; ++x) {
         const Vector<A> element = load(key[x]);
 #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
-          sum[r * kKeys + x] = hn::MulAdd(element, line[r], sum[r * kKeys + x]);
+          sum[r * kKeys + x][0] = hn::MulAdd(element, line[r], sum[r * kKeys + x][0]);
         }
       }
     };
     for (std::int64_t slot = 0; slot < slots.whole(); ++slot) {
-      ahead.lines<lines_of<T>(kKeys * kLanes)>();
-      add(slot, [slot](const T* row) HWY_ATTR { return load_elements(row + slot * kLanes); });
+      ahead.lines_of<T, A, kKeys>();
+      add(slot, [slot](const T* row) HWY_ATTR { return load_elements(row + slot * lanes<A>()); });
     }
     if (slots.tail()) {
-      ahead.lines<lines_of<T>(kKeys * kLanes)>();
+      ahead.lines_of<T, A, kKeys>();
       add(slots.whole(), [&slots](const T* row) HWY_ATTR { return slots.load_tail(row); });
     }
-    alignas(64) A sums[kLanes];
-    hn::Store(sums_of_lanes<A>(sum), d, sums);
+    alignas(64) A sums[HWY_MAX(static_cast<std::size_t>(kScores<A>), hn::MaxLanes(Tag<A>()))];
+    store_sums_of_lanes<A, kScores<A>>(sum, sums);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) std::memcpy(s + r * s_row + j, sums + r * kKeys, kKeys * sizeof(A));
   }
@@ -357,7 +400,7 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
   std::int64_t begin[Vectors];
 #pragma GCC unroll 8
   for (int c = 0; c < Vectors; ++c) begin[c] = slots.begin(x + c);
-  Vector<A> sum[Rows][Vectors];
+  TESSERA_BLOCK(A, sum, Rows, Vectors);
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
@@ -365,8 +408,8 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
   }
   for (std::int64_t j = 0; j < v.count; ++j) {
     const T* row = v.row(j);
-    ahead.lines<lines_of<T>(Vectors * hn::MaxLanes(Tag<A>()))>();
-    Vector<A> value[Vectors];
+    ahead.lines_of<T, A, Vectors>();
+    TESSERA_LINE(A, value, Vectors);
 #pragma GCC unroll 8
     for (int c = 0; c < Vectors; ++c) {
       if constexpr (Short) value[c] = slots.load_short(row);
