@@ -143,19 +143,6 @@ class Prefetch {
     --rows_left_;
   }
 
-  // The lines that `Vectors` vectors of A have in memory, with elements of type T: as many are fetched for the next
-  // step where as many are used.
-  template <typename T, typename A, int Vectors>
-  HWY_INLINE void lines_of() {
-#if HWY_HAVE_SCALABLE
-    const std::int64_t bytes = Vectors * lanes<A>() * static_cast<std::int64_t>(sizeof(T));
-    for (std::int64_t at = 0; at < bytes; at += kLine) lines<1>();
-#else
-    constexpr std::int64_t kBytes = Vectors * lanes<A>() * static_cast<std::int64_t>(sizeof(T));
-    lines<std::max(1, static_cast<int>(kBytes / kLine))>();
-#endif
-  }
-
  private:
   static constexpr std::int64_t kLine = 64;
   const char* at_ = nullptr;
@@ -164,6 +151,17 @@ class Prefetch {
   std::int64_t row_left_ = 1;
   std::int64_t rows_left_ = 0;
 };
+
+// Cache lines of `count` elements: as many are fetched for the next step where as many are used.
+template <typename T>
+constexpr int lines_of(std::int64_t count) {
+  return std::max(1, static_cast<int>(count * static_cast<std::int64_t>(sizeof(T)) / 64));
+}
+
+// Lanes of a vector, to count lines with. SVE's are taken for 256 bits: longer ones then fetch less ahead.
+template <typename A>
+inline constexpr int kFetchLanes = HWY_HAVE_SCALABLE ? 32 / static_cast<int>(sizeof(A))
+                                                     : static_cast<int>(hn::MaxLanes(Tag<A>()));
 
 // The kept blocks that touch `keys` in the row of blocks of query i.
 class KeptBlocks {
@@ -209,22 +207,22 @@ HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
 // neighbours of what that gave, so that half as many vectors hold twice as many sums. Every sum is added up in the
 // same order, whatever its place.
 template <typename A, int Count>
-HWY_INLINE void store_sums_of_lanes(const Block<A, Count, 1>& x, A* HWY_RESTRICT to,
+HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* HWY_RESTRICT to,
                                     std::int64_t width = lanes<A>()) {
   const Tag<A> d;
   if constexpr (Count == 1) {
-    Vector<A> sum = x[0][0];
+    Vector<A> sum = x[0];
     for (; width > 1; width /= 2) sum = hn::Add(hn::ConcatEven(d, sum, sum), hn::ConcatOdd(d, sum, sum));
     hn::StoreU(sum, d, to);
   } else if (width == 1) {
 #pragma GCC unroll 16
-    for (int i = 0; i < Count; ++i) hn::StoreU(x[i][0], d, to + i * lanes<A>());
+    for (int i = 0; i < Count; ++i) hn::StoreU(x[i], d, to + i * lanes<A>());
   } else {
-    TESSERA_BLOCK(A, pair, Count / 2, 1);
+    TESSERA_LINE(A, pair, Count / 2);
 #pragma GCC unroll 8
     for (int i = 0; i < Count / 2; ++i) {
-      const Vector<A> low = x[2 * i][0], high = x[2 * i + 1][0];
-      pair[i][0] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
+      const Vector<A> low = x[2 * i], high = x[2 * i + 1];
+      pair[i] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
     }
     store_sums_of_lanes<A, Count / 2>(pair, to, width / 2);
   }
@@ -233,15 +231,15 @@ HWY_INLINE void store_sums_of_lanes(const Block<A, Count, 1>& x, A* HWY_RESTRICT
 // Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes. Every sum
 // is added up in the same order, whatever its place.
 template <typename A>
-HWY_INLINE Vector<A> sums_of_lanes(const Block<A, kScores<A>, 1>& x) {
+HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())]) {
   const Tag<A> d;
   const hn::Repartition<double, Tag<A>> dd;
-  constexpr int kLanes = kScores<A>, kBlocks = kLanes * sizeof(A) / 16;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(Tag<A>())), kBlocks = kLanes * sizeof(A) / 16;
   Vector<A> pair[kLanes / 2];
 #pragma GCC unroll 8
   for (int i = 0; i < kLanes / 2; ++i) {
-    pair[i] = hn::Add(hn::InterleaveLower(d, x[2 * i][0], x[2 * i + 1][0]),
-                      hn::InterleaveUpper(d, x[2 * i][0], x[2 * i + 1][0]));
+    pair[i] = hn::Add(hn::InterleaveLower(d, x[2 * i], x[2 * i + 1]),
+                      hn::InterleaveUpper(d, x[2 * i], x[2 * i + 1]));
   }
   Vector<A> block[kBlocks];  // each 128-bit block: partial sums of as many vectors as it has lanes
 #pragma GCC unroll 4
@@ -268,7 +266,7 @@ HWY_INLINE Vector<A> sums_of_lanes(const Block<A, kScores<A>, 1>& x) {
 }
 
 template <typename A, int Count>
-HWY_INLINE void store_sums_of_lanes(const Block<A, Count, 1>& x, A* HWY_RESTRICT to) {
+HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* to) {
   hn::Store(sums_of_lanes<A>(x), Tag<A>(), to);
 }
 #endif
@@ -286,9 +284,9 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
     const T* key[kKeys];
 #pragma GCC unroll 16
     for (int x = 0; x < kKeys; ++x) key[x] = k.row(std::min(j + x, k.count - 1));
-    TESSERA_BLOCK(A, sum, kScores<A>, 1);
+    TESSERA_LINE(A, sum, kScores<A>);
 #pragma GCC unroll 16
-    for (int x = 0; x < kScores<A>; ++x) sum[x][0] = hn::Zero(d);
+    for (int x = 0; x < kScores<A>; ++x) sum[x] = hn::Zero(d);
     auto add = [&](std::int64_t slot, const auto& load) HWY_ATTR {
       TESSERA_LINE(A, line, Rows);
 #pragma GCC unroll 4
@@ -298,16 +296,16 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
         const Vector<A> element = load(key[x]);
 #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
-          sum[r * kKeys + x][0] = hn::MulAdd(element, line[r], sum[r * kKeys + x][0]);
+          sum[r * kKeys + x] = hn::MulAdd(element, line[r], sum[r * kKeys + x]);
         }
       }
     };
     for (std::int64_t slot = 0; slot < slots.whole(); ++slot) {
-      ahead.lines_of<T, A, kKeys>();
+      ahead.lines<lines_of<T>(kKeys * kFetchLanes<A>)>();
       add(slot, [slot](const T* row) HWY_ATTR { return load_elements(row + slot * lanes<A>()); });
     }
     if (slots.tail()) {
-      ahead.lines_of<T, A, kKeys>();
+      ahead.lines<lines_of<T>(kKeys * kFetchLanes<A>)>();
       add(slots.whole(), [&slots](const T* row) HWY_ATTR { return slots.load_tail(row); });
     }
     alignas(64) A sums[HWY_MAX(static_cast<std::size_t>(kScores<A>), hn::MaxLanes(Tag<A>()))];
@@ -408,7 +406,7 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
   }
   for (std::int64_t j = 0; j < v.count; ++j) {
     const T* row = v.row(j);
-    ahead.lines_of<T, A, Vectors>();
+    ahead.lines<lines_of<T>(Vectors * kFetchLanes<A>)>();
     TESSERA_LINE(A, value, Vectors);
 #pragma GCC unroll 8
     for (int c = 0; c < Vectors; ++c) {

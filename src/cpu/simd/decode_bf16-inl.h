@@ -58,9 +58,9 @@ HWY_NOINLINE void score_rows_bf16(const Keys<Bf16>& k, std::int64_t dim, const B
     const Bf16* key[kKeys];
 #pragma GCC unroll 16
     for (int x = 0; x < kKeys; ++x) key[x] = k.row(std::min(j + x, k.count - 1));
-    TESSERA_BLOCK(float, sum, 16, 1);
+    Vector<float> sum[16];
 #pragma GCC unroll 16
-    for (int x = 0; x < 16; ++x) sum[x][0] = hn::Zero(d);
+    for (int x = 0; x < 16; ++x) sum[x] = hn::Zero(d);
     for (std::int64_t c = 0; c < dim; c += kBf16Lanes) {
       ahead.lines<kKeys>();
       __m512i line[Rows];
@@ -71,7 +71,7 @@ HWY_NOINLINE void score_rows_bf16(const Keys<Bf16>& k, std::int64_t dim, const B
         const __m512i element = load_pairs(key[x] + c);
 #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
-          sum[r * kKeys + x][0].raw = dot_pairs(sum[r * kKeys + x][0].raw, element, line[r]);
+          sum[r * kKeys + x].raw = dot_pairs(sum[r * kKeys + x].raw, element, line[r]);
         }
       }
     }
