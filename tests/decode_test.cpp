@@ -103,7 +103,7 @@ std::vector<CaseSpec> decode_cases(DType dtype) {
 class DecodeOracle : public testing::TestWithParam<DType> {};
 
 TEST_P(DecodeOracle, AgreesWithOracle) {
-  const int step = scaled(1, 6, "one case in `step`");
+  const int step = scaled(1, 6, "one case in `step`", 24);
   int index = 0;
   for (const CaseSpec& spec : decode_cases(GetParam())) {
     if (index++ % step == 0) expect_right(spec);
@@ -111,7 +111,7 @@ TEST_P(DecodeOracle, AgreesWithOracle) {
 }
 
 TEST_P(DecodeOracle, ServesTheFeatureMatrix) {
-  const int step = scaled(3, 40, "one case in `step`");
+  const int step = scaled(3, 40, "one case in `step`", 200);
   int index = 0;
   for (const CaseSpec& spec : reference::feature_matrix(GetParam())) {
     if (index++ % step == 0) expect_right(spec);
@@ -119,7 +119,7 @@ TEST_P(DecodeOracle, ServesTheFeatureMatrix) {
 }
 
 TEST_P(DecodeOracle, AnyNumberOfKeysAndAnyHeadDim) {
-  const int step = scaled(1, 8, "one size in `step`");
+  const int step = scaled(1, 8, "one size in `step`", 20);
   for (int i = 0; i < 40; i += step) {
     const std::int64_t keys = i < 20 ? 1 + i * 2 : 513 - (39 - i) * 23;
     expect_right({.dtype = GetParam(),

@@ -107,7 +107,7 @@ TEST(Fuzz, RandomConfigurationsAgreeWithOracle) {
   const auto first = environment_number("TESSERA_FUZZ_SEED");
   auto count = environment_number("TESSERA_FUZZ_COUNT");
   if (!count && first) count = 1;
-  if (!count) count = static_cast<std::uint64_t>(scaled(1000, 60, "random configurations:"));
+  if (!count) count = static_cast<std::uint64_t>(scaled(1000, 60, "random configurations:", 20));
   std::vector<std::string> kernels = cpu_kernels();
   kernels.insert(kernels.begin(), "");
   int failures = 0;

@@ -64,11 +64,14 @@ bool heads_side_by_side(const core::View& view) {
 DecodePlan decode_plan(const core::Problem& p, int workers) {
   DecodePlan plan;
   plan.rows = rows_per_head(p);
-  plan.padded_v_dim = (p.v_dim + 15) / 16 * 16;
+  // SVE's vectors may be longer than what is enough elsewhere.
+  const std::int64_t lanes = decode_engine(active_target())->lanes(p.dtype == DType::fp64);
+  const std::int64_t padding = std::max<std::int64_t>(lanes, 16);
+  plan.padded_v_dim = (p.v_dim + padding - 1) / padding * padding;
   const Target target = target_for(active_target(), p.dtype);
   const bool whole_vectors = p.qk_dim % kBf16Lanes == 0 && p.v_dim % kBf16Lanes == 0;
   plan.bf16_dot = whole_vectors && (target == Target::avx512_bf16 || target == Target::amx);
-  plan.step_keys = keys_within(p, kStepBytes, kMinStepKeys, kMaxStepKeys);
+  plan.step_keys = keys_within(p, kStepBytes, std::max(lanes, kMinStepKeys), kMaxStepKeys);
   plan.split_keys = keys_within(p, kSplitBytes, kMinSplitKeys, kMaxSplitKeys);
   plan.splits = std::max<std::int64_t>((p.k_length + plan.split_keys - 1) / plan.split_keys, 1);
   plan.task_heads = heads_side_by_side(p.k) && heads_side_by_side(p.v) ? p.kv_heads : 1;

@@ -42,11 +42,11 @@ struct BiasTiling {
 
   explicit BiasTiling(const core::Problem& p)
       : all_rows(p.bias_rows == 1),
-        rows{p.bias_rows, kGradientRows<A>, p.blocks ? p.blocks.block_q : 0},
+        rows{p.bias_rows, gradient_tile_rows<A>(), p.blocks ? p.blocks.block_q : 0},
         keys{p.k_length, (all_rows ? 1 : 4) * kBiasStep, 0} {}
 
   // What a line of sums has per key: one per row of the tile, or one per lane.
-  [[nodiscard]] std::int64_t sum_row() const { return all_rows ? lanes<A>() : kGradientRows<A>; }
+  [[nodiscard]] std::int64_t sum_row() const { return all_rows ? lanes<A>() : gradient_tile_rows<A>(); }
 };
 
 // The memory of one worker.
@@ -65,7 +65,7 @@ struct BiasScratch {
         k(arena.take<A>(tiling.keys.tile * p.qk_dim)),
         v(arena.take<A>(tiling.keys.tile * p.v_dim)),
         sum(arena.take<A>(tiling.keys.tile * tiling.sum_row())),
-        line(arena.take<A>(tiling.keys.tile * (tiling.all_rows ? 1 : kGradientRows<A>))) {}
+        line(arena.take<A>(tiling.keys.tile * (tiling.all_rows ? 1 : gradient_tile_rows<A>()))) {}
 };
 
 // One tile of the bias.
@@ -90,7 +90,7 @@ class BiasTile {
       if (rows.begin < rows.end) add(head, rows, block);
       return;
     }
-    const core::Tiling rows{head.s.q_length, kGradientRows<A>, tiling_.rows.block};
+    const core::Tiling rows{head.s.q_length, gradient_tile_rows<A>(), tiling_.rows.block};
     for (std::int64_t i = 0; i < rows.count(); ++i) add(head, rows[i], block);
   }
 

@@ -173,6 +173,11 @@ constexpr int lines_of(std::int64_t count) {
   return std::max(1, static_cast<int>(count * static_cast<std::int64_t>(sizeof(T)) / 64));
 }
 
+// Lanes of a vector, to count lines with. SVE's are taken for 256 bits: longer ones then fetch less ahead.
+template <typename A>
+inline constexpr int kFetchLanes = HWY_HAVE_SCALABLE ? 32 / static_cast<int>(sizeof(A))
+                                                     : static_cast<int>(hn::MaxLanes(Tag<A>()));
+
 // The kept blocks that touch `keys` in the row of blocks of query i.
 class KeptBlocks {
  public:
@@ -195,11 +200,16 @@ class KeptBlocks {
 
 // ---- blocks of rows --------------------------------------------------------------------------------------
 
+// Sums of the register block of score_rows. Arm's vectors are short for their 32 registers; elsewhere one vector
+// takes the sums.
+template <typename A>
+inline constexpr int kScores = HWY_ARCH_ARM ? 16 : static_cast<int>(hn::MaxLanes(Tag<A>()));
+
 // body(integral_constant<int, R>, row) for blocks of at most 4 rows that cover [0, count).
 template <typename A, typename Body>
 HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
   std::int64_t row = 0;
-  if constexpr (lanes<A>() >= 4) {
+  if constexpr (kScores<A> >= 4) {
     for (; row + 4 <= count; row += 4) body(std::integral_constant<int, 4>(), row);
     if (count - row == 3) return body(std::integral_constant<int, 3>(), row);
   }
@@ -207,6 +217,32 @@ HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
   if (row < count) body(std::integral_constant<int, 1>(), row);
 }
 
+#if HWY_ARCH_ARM
+// to[i] = the sum of the lanes of x[i], of which `width` are left to be added: neighbours in every vector, then
+// neighbours of what that gave, so that half as many vectors hold twice as many sums. Every sum is added up in the
+// same order, whatever its place.
+template <typename A, int Count>
+HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* HWY_RESTRICT to,
+                                    std::int64_t width = lanes<A>()) {
+  const Tag<A> d;
+  if constexpr (Count == 1) {
+    Vector<A> sum = x[0];
+    for (; width > 1; width /= 2) sum = hn::Add(hn::ConcatEven(d, sum, sum), hn::ConcatOdd(d, sum, sum));
+    hn::StoreU(sum, d, to);
+  } else if (width == 1) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Count; ++i) hn::StoreU(x[i], d, to + i * lanes<A>());
+  } else {
+    TESSERA_LINE(A, pair, Count / 2);
+#pragma GCC unroll 8
+    for (int i = 0; i < Count / 2; ++i) {
+      const Vector<A> low = x[2 * i], high = x[2 * i + 1];
+      pair[i] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
+    }
+    store_sums_of_lanes<A, Count / 2>(pair, to, width / 2);
+  }
+}
+#else
 // Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes. Every sum
 // is added up in the same order, whatever its place.
 template <typename A>
@@ -244,25 +280,30 @@ HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())])
   }
 }
 
+template <typename A, int Count>
+HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* to) {
+  hn::Store(sums_of_lanes<A>(x), Tag<A>(), to);
+}
+#endif
+
 // s[r][j] = q[r] . k[j] for Rows rows of queries and all keys; s has room for whole vectors of keys.
 template <int Rows, typename T, typename A>
 HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* HWY_RESTRICT q,
                              A* HWY_RESTRICT s, std::int64_t s_row, Prefetch& prefetch) {
   const Tag<A> d;
   Prefetch ahead = prefetch;
-  constexpr int kLanes = static_cast<int>(hn::MaxLanes(Tag<A>()));
   constexpr int kPlaces = Rows == 3 ? 4 : Rows;  // of a row of the register block
-  constexpr int kKeys = kLanes / kPlaces;
+  constexpr int kKeys = kScores<A> / kPlaces;
   const std::int64_t q_row = slots.padded();
   for (std::int64_t j = 0; j < k.count; j += kKeys) {
     const T* key[kKeys];
 #pragma GCC unroll 16
     for (int x = 0; x < kKeys; ++x) key[x] = k.row(std::min(j + x, k.count - 1));
-    Vector<A> sum[kLanes];
+    TESSERA_LINE(A, sum, kScores<A>);
 #pragma GCC unroll 16
-    for (int x = 0; x < kLanes; ++x) sum[x] = hn::Zero(d);
+    for (int x = 0; x < kScores<A>; ++x) sum[x] = hn::Zero(d);
     auto add = [&](std::int64_t slot, const auto& load) HWY_ATTR {
-      const A* line = q + slot * kLanes;
+      const A* line = q + slot * lanes<A>();
 #pragma GCC unroll 16
       for (int x = 0; x < kKeys; ++x) {
         const Vector<A> element = load(key[x]);
@@ -274,15 +315,15 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
       }
     };
     for (std::int64_t slot = 0; slot < slots.whole(); ++slot) {
-      ahead.lines<lines_of<T>(kKeys * kLanes)>();
-      add(slot, [slot](const T* row) HWY_ATTR { return load_elements(row + slot * kLanes); });
+      ahead.lines<lines_of<T>(kKeys * kFetchLanes<A>)>();
+      add(slot, [slot](const T* row) HWY_ATTR { return load_elements(row + slot * lanes<A>()); });
     }
     if (slots.tail()) {
-      ahead.lines<lines_of<T>(kKeys * kLanes)>();
+      ahead.lines<lines_of<T>(kKeys * kFetchLanes<A>)>();
       add(slots.whole(), [&slots](const T* row) HWY_ATTR { return slots.load_tail(row); });
     }
-    alignas(64) A sums[kLanes];
-    hn::Store(sums_of_lanes<A>(sum), d, sums);
+    alignas(64) A sums[HWY_MAX(static_cast<std::size_t>(kScores<A>), hn::MaxLanes(Tag<A>()))];
+    store_sums_of_lanes<A, kScores<A>>(sum, sums);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) std::memcpy(s + r * s_row + j, sums + r * kKeys, kKeys * sizeof(A));
   }
@@ -371,7 +412,7 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
   std::int64_t begin[Vectors];
 #pragma GCC unroll 8
   for (int c = 0; c < Vectors; ++c) begin[c] = slots.begin(x + c);
-  Vector<A> sum[Rows][Vectors];
+  TESSERA_BLOCK(A, sum, Rows, Vectors);
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
@@ -379,8 +420,8 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
   }
   for (std::int64_t j = 0; j < v.count; ++j) {
     const T* row = v.row(j);
-    ahead.lines<lines_of<T>(Vectors * hn::MaxLanes(Tag<A>()))>();
-    Vector<A> value[Vectors];
+    ahead.lines<lines_of<T>(Vectors * kFetchLanes<A>)>();
+    TESSERA_LINE(A, value, Vectors);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       if (r == 0 || kRereadValues<T>) {

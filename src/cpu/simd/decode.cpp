@@ -404,7 +404,9 @@ std::size_t decode_worker_bytes(const core::Problem& p, const DecodePlan& plan) 
   return arena.used();
 }
 
-inline constexpr DecodeEngine kDecodeEngine{decode_worker_bytes, run_decode_task, merge_decode};
+std::int64_t decode_lanes(bool fp64) { return fp64 ? lanes<double>() : lanes<float>(); }
+
+inline constexpr DecodeEngine kDecodeEngine{decode_lanes, decode_worker_bytes, run_decode_task, merge_decode};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

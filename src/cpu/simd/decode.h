@@ -15,13 +15,13 @@ namespace tessera::cpu {
 struct DecodePlan {
   std::int64_t split_keys = 0;    // keys of one partial result
   std::int64_t splits = 1;        // of the longest sequence
-  std::int64_t step_keys = 0;     // keys per step; divides split_keys
+  std::int64_t step_keys = 0;     // keys per step: whole vectors; divides split_keys
   std::int64_t task_splits = 1;   // consecutive splits of a task
   std::int64_t split_tasks = 1;   // tasks that cover the splits of the longest sequence
   std::int64_t task_heads = 1;    // key/value heads of a task
   std::int64_t head_tasks = 1;    // tasks that cover the key/value heads
   std::int64_t rows = 0;          // queries that share a key/value head: group * longest q_length
-  std::int64_t padded_v_dim = 0;  // elements of a row of a partial output
+  std::int64_t padded_v_dim = 0;  // elements of a row of a partial output: whole vectors
   bool bf16_dot = false;          // products of bf16 by vdpbf16ps
 };
 
@@ -35,6 +35,8 @@ struct DecodePartials {
 
 // The kernel compiled for one instruction set.
 struct DecodeEngine {
+  // Lanes of a vector of accumulators.
+  std::int64_t (*lanes)(bool fp64);
   // Memory that a worker needs.
   std::size_t (*worker_bytes)(const core::Problem& p, const DecodePlan& plan);
   // Computes the partial results of task `task` of batch * head_tasks * split_tasks, in a worker's memory.

@@ -49,10 +49,10 @@ struct Flash1BackwardScratch {
         grad_q(arena.take<A>(grad_q_size(p))) {}
 
   static core::Tiling tiling(const core::Problem& p, std::int64_t q_length) {
-    return {q_length, kGradientRows<A>, p.blocks ? p.blocks.block_q : 0};
+    return {q_length, gradient_tile_rows<A>(), p.blocks ? p.blocks.block_q : 0};
   }
 
-  static std::int64_t grad_q_tile(const core::Problem& p) { return p.qk_dim * kGradientRows<A>; }
+  static std::int64_t grad_q_tile(const core::Problem& p) { return p.qk_dim * gradient_tile_rows<A>(); }
 
   static std::int64_t grad_q_size(const core::Problem& p) {
     if (!p.has_grad_q || p.kv_heads == 0) return 0;  // without heads there are no groups
@@ -124,7 +124,7 @@ void run_flash1_backward_task(const core::Problem& p, const Flash1BackwardPlan& 
 }
 
 std::int64_t flash1_backward_tile_rows(bool fp64) {
-  return fp64 ? kGradientRows<double> : kGradientRows<float>;
+  return fp64 ? gradient_tile_rows<double>() : gradient_tile_rows<float>();
 }
 
 std::size_t flash1_backward_worker_bytes(const core::Problem& p, const Flash1BackwardPlan& plan) {

@@ -46,7 +46,7 @@ struct Flash1ForwardScratch {
         state(arena.take<std::byte>(tiling(p, p.q_length).count() * state_bytes(p))) {}
 
   static core::Tiling tiling(const core::Problem& p, std::int64_t q_length) {
-    return {q_length, kQueryRows<A>, p.blocks ? p.blocks.block_q : 0};
+    return {q_length, query_rows<A>(), p.blocks ? p.blocks.block_q : 0};
   }
 
   static std::int64_t state_bytes(const core::Problem& p) {
@@ -101,7 +101,7 @@ void run_flash1_forward_task(const core::Problem& p, const Flash1ForwardPlan& pl
   core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { flash1_forward_task<T>(p, plan, task, memory); });
 }
 
-std::int64_t flash1_forward_tile_rows(bool fp64) { return fp64 ? kQueryRows<double> : kQueryRows<float>; }
+std::int64_t flash1_forward_tile_rows(bool fp64) { return fp64 ? query_rows<double>() : query_rows<float>(); }
 
 std::size_t flash1_forward_worker_bytes(const core::Problem& p, const Flash1ForwardPlan& plan) {
   Arena arena;

@@ -35,7 +35,9 @@ namespace tessera::cpu::HWY_NAMESPACE {
 
 // Queries per tile: one register block of vectors.
 template <typename A>
-inline constexpr std::int64_t kQueryRows = kVectors* static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
+constexpr std::int64_t query_rows() {
+  return kVectors * lanes<A>();
+}
 
 // What a tile needs while it meets keys.
 template <typename A>
@@ -47,10 +49,10 @@ struct QueryMemory {
   A* bias_row;  // one square of rows of the bias
 
   QueryMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
-      : rows(arena.take<A>(kQueryRows<A> * std::max(p.qk_dim, p.v_dim))),
-        q(arena.take<A>(p.qk_dim * kQueryRows<A>)),
-        s(arena.take<A>(block_k * kQueryRows<A>)),
-        bias(arena.take<A>(p.has_bias ? block_k * kQueryRows<A> : 0)),
+      : rows(arena.take<A>(query_rows<A>() * std::max(p.qk_dim, p.v_dim))),
+        q(arena.take<A>(p.qk_dim * query_rows<A>())),
+        s(arena.take<A>(block_k * query_rows<A>())),
+        bias(arena.take<A>(p.has_bias ? block_k * query_rows<A>() : 0)),
         bias_row(arena.take<A>(p.has_bias ? block_k * kSquare<A> : 0)) {}
 };
 
@@ -62,9 +64,9 @@ struct QueryState {
   A* sum;      // per row
 
   QueryState(Arena& arena, const core::Problem& p)
-      : o(arena.take<A>(p.v_dim * kQueryRows<A>)),
-        maximum(arena.take<A>(kQueryRows<A>)),
-        sum(arena.take<A>(kQueryRows<A>)) {}
+      : o(arena.take<A>(p.v_dim * query_rows<A>())),
+        maximum(arena.take<A>(query_rows<A>())),
+        sum(arena.take<A>(query_rows<A>())) {}
 };
 
 template <typename A>
@@ -179,7 +181,7 @@ class QueryTile {
     const std::int64_t lane = first_vector * lanes<A>();
     const ScoreBlock<A> scores{t_.s, Vectors * lanes<A>(), Vectors, rows_.begin + lane, keys};
     alignas(64) A maximum[Vectors * hn::MaxLanes(Tag<A>())];
-    std::memcpy(maximum, state_.maximum + lane, sizeof(maximum));
+    std::memcpy(maximum, state_.maximum + lane, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
     if (features_ || masked) {
       issue_qk<Vectors, false>(keys, block, lane, maximum);
       if (p_.has_bias) load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias);
@@ -211,7 +213,7 @@ class QueryTile {
   template <int Count, int Vectors, bool Track>
   HWY_NOINLINE void score_rows(const A* k, std::int64_t k_row, const A* q, A* s, A* maximum) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
@@ -260,7 +262,8 @@ class QueryTile {
   template <int Vectors>
   HWY_NOINLINE void exponentiate(std::int64_t count, const A* maximum, A* sum) {
     const Tag<A> d;
-    Vector<A> largest[Vectors], total[Vectors];
+    TESSERA_LINE(A, largest, Vectors);
+    TESSERA_LINE(A, total, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       largest[v] = hn::LoadU(d, maximum + v * lanes<A>());
@@ -297,7 +300,7 @@ class QueryTile {
   template <int Count, int Vectors, bool Careful>
   HWY_NOINLINE void value_rows(const A* v, std::int64_t v_row, std::int64_t count, A* o, const A* alpha) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8

@@ -36,7 +36,9 @@ namespace tessera::cpu::HWY_NAMESPACE {
 
 // Queries per tile: two register blocks of vectors.
 template <typename A>
-inline constexpr std::int64_t kGradientRows = 2 * kVectors* static_cast<std::int64_t>(hn::MaxLanes(Tag<A>()));
+constexpr std::int64_t gradient_tile_rows() {
+  return 2 * kVectors * lanes<A>();
+}
 
 // A head_dim in whole vectors.
 template <typename A>
@@ -57,14 +59,14 @@ struct GradientMemory {
   A* bias_row;           // one square of rows of the bias
 
   GradientMemory(Arena& arena, const core::Problem& problem, std::int64_t block_k) {
-    constexpr std::int64_t kRowsPerTile = kGradientRows<A>;
-    const std::int64_t block = block_k * kRowsPerTile;
-    q = arena.take<A>(kRowsPerTile * whole_vectors<A>(problem.qk_dim));
-    grad_out = arena.take<A>(kRowsPerTile * whole_vectors<A>(problem.v_dim));
-    q_t = arena.take<A>(problem.qk_dim * kRowsPerTile);
-    grad_out_t = arena.take<A>(problem.v_dim * kRowsPerTile);
-    lse = arena.take<A>(kRowsPerTile);
-    delta = arena.take<A>(kRowsPerTile);
+    const std::int64_t rows = gradient_tile_rows<A>();
+    const std::int64_t block = block_k * rows;
+    q = arena.take<A>(rows * whole_vectors<A>(problem.qk_dim));
+    grad_out = arena.take<A>(rows * whole_vectors<A>(problem.v_dim));
+    q_t = arena.take<A>(problem.qk_dim * rows);
+    grad_out_t = arena.take<A>(problem.v_dim * rows);
+    lse = arena.take<A>(rows);
+    delta = arena.take<A>(rows);
     p = arena.take<A>(block);
     ds = arena.take<A>(block);
     keep = arena.take<A>(problem.dropout ? block : 0);
@@ -250,7 +252,7 @@ class GradientTile {
   template <int Count, int Vectors>
   HWY_NOINLINE void score_rows(const A* k, std::int64_t lane, A* to, bool probabilities) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
@@ -287,7 +289,7 @@ class GradientTile {
   template <int Count, int Vectors>
   HWY_NOINLINE void gradient_rows(const A* values, std::int64_t lane, std::int64_t at, bool direct) {
     const Tag<A> d;
-    Vector<A> sum[Count][Vectors];
+    TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       const Vector<A> delta = hn::LoadU(d, t_.delta + lane + v * lanes<A>());

@@ -152,15 +152,15 @@ void multiply_rows(A* values, const A* factors, std::int64_t count) {
 }
 
 // Groups of columns whose random bits one set of vectors holds: a group takes four calls, one per lane.
-inline constexpr std::int64_t kGroups = static_cast<std::int64_t>(hn::MaxLanes(Tag<float>())) / 4;
+inline constexpr std::int64_t kMaxGroups = static_cast<std::int64_t>(hn::MaxLanes(Tag<float>())) / 4;
+HWY_INLINE std::int64_t row_groups() { return lanes<float>() / 4; }
 
-// The 16 bits of every column of kGroups groups of one row. Word m of call t gives columns 8m + 2t and
+// The 16 bits of every column of row_groups() groups of one row. Word m of call t gives columns 8m + 2t and
 // 8m + 2t + 1: four words of one group are 16 bytes in the order of the columns.
 HWY_INLINE void row_bits(const core::DropoutStream& stream, std::uint32_t row, std::int64_t group,
                          std::uint16_t* bits) {
   const WordTag<float> d;
-  constexpr std::int64_t kLanes = 4 * kGroups;
-  alignas(64) std::uint32_t words[4][kLanes];
+  alignas(64) std::uint32_t words[4][4 * kMaxGroups];
   Words<float> c0 = hn::Iota(d, static_cast<std::uint32_t>(group * 4)), c1 = hn::Set(d, row);
   Words<float> c2 = hn::Set(d, stream.high0), c3 = hn::Set(d, stream.high1);
   philox_rounds<float>(stream, c0, c1, c2, c3);
@@ -168,7 +168,7 @@ HWY_INLINE void row_bits(const core::DropoutStream& stream, std::uint32_t row, s
   hn::Store(c1, d, words[1]);
   hn::Store(c2, d, words[2]);
   hn::Store(c3, d, words[3]);
-  for (std::int64_t g = 0; g < kGroups; ++g) {
+  for (std::int64_t g = 0; g < row_groups(); ++g) {
     for (std::int64_t m = 0; m < 4; ++m) std::memcpy(bits + (4 * g + m) * 8, words[m] + 4 * g, 16);
   }
 }
@@ -179,16 +179,16 @@ void dropout_row(const Head& head, std::int64_t i, std::int64_t begin, std::int6
   const WordTag<A> dw;
   const hn::Rebind<std::uint16_t, Tag<A>> d16;
   const core::Problem& p = head.p;
-  constexpr std::int64_t kColumns = kGroups * core::kDropoutGroup;
+  const std::int64_t columns = row_groups() * core::kDropoutGroup;
   const auto row = static_cast<std::uint32_t>(p.origin.row + i);
   const std::int64_t first = p.origin.column + begin, last = p.origin.column + end;
   const Vector<A> keep = hn::Set(d, static_cast<A>(p.keep_scale));
-  alignas(64) std::uint16_t bits[kColumns];
+  alignas(64) std::uint16_t bits[kMaxGroups * core::kDropoutGroup];
   for (std::int64_t group = first / core::kDropoutGroup; group * core::kDropoutGroup < last;
-       group += kGroups) {
+       group += row_groups()) {
     row_bits(head.stream, row, group, bits);
     const std::int64_t base = group * core::kDropoutGroup;
-    const std::int64_t to = std::min(last, base + kColumns);
+    const std::int64_t to = std::min(last, base + columns);
     std::int64_t c = std::max(first, base);
     for (; c + lanes<A>() <= to; c += lanes<A>()) {
       const auto kept = reaches<A>(hn::PromoteTo(dw, hn::LoadU(d16, bits + (c - base))), p.dropout_threshold);

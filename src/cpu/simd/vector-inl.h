@@ -47,8 +47,8 @@ HWY_INLINE constexpr std::int64_t lanes() {
 // ---- arrays of vectors -----------------------------------------------------------------------------------
 
 // TESSERA_BLOCK(A, sum, Rows, Vectors) declares an array sum[Rows][Vectors] of Vector<A>, of type
-// Block<A, Rows, Vectors>; TESSERA_LINE(A, line, Vectors) declares line[Vectors]. Every index must be a constant
-// once loops are unrolled, for the vectors to stay in registers.
+// Block<A, Rows, Vectors>; TESSERA_LINE(A, line, Vectors) declares line[Vectors], of type Line<A, Vectors>. Every
+// index must be a constant once loops are unrolled, for the vectors to stay in registers.
 #undef TESSERA_BLOCK
 #undef TESSERA_LINE
 #if HWY_HAVE_SCALABLE
@@ -77,12 +77,15 @@ struct Block {
   Block<A, Rows, Vectors> name {{TESSERA_EIGHT_ADDRESSES(name##_a), TESSERA_EIGHT_ADDRESSES(name##_b),       \
                                  TESSERA_EIGHT_ADDRESSES(name##_c)}}
 #define TESSERA_LINE(A, name, Vectors)                                                                       \
-  static_assert((Vectors) <= 8, "more than TESSERA_LINE declares");                                          \
+  static_assert((Vectors) <= 16, "more than TESSERA_LINE declares");                                         \
   TESSERA_EIGHT_VECTORS(A, name##_a);                                                                        \
-  Vector<A>* const name##_at[] = {TESSERA_EIGHT_ADDRESSES(name##_a)};                                        \
+  TESSERA_EIGHT_VECTORS(A, name##_b);                                                                        \
+  Vector<A>* const name##_at[] = {TESSERA_EIGHT_ADDRESSES(name##_a), TESSERA_EIGHT_ADDRESSES(name##_b)};     \
   const Line<A, Vectors> name {name##_at}
 // clang-format on
 #else
+template <typename A, int Vectors>
+using Line = Vector<A>[Vectors];
 template <typename A, int Rows, int Vectors>
 using Block = Vector<A>[Rows][Vectors];
 #define TESSERA_BLOCK(A, name, Rows, Vectors) Vector<A> name[Rows][Vectors]
