@@ -2,7 +2,7 @@
 // products over pairs.
 //
 //   S^T = K Q^T             A: rows of K as they are; B: pairs along head_dim x rows of queries
-//   P^T = 2^(c S^T - max)   fp32 lane by lane, rounded to bf16: pairs of keys x rows of queries
+//   P^T = 2^(c (S^T - max))  fp32 lane by lane, rounded to bf16: pairs of keys x rows of queries
 //   O^T += V^T P^T          A: V transposed, packed once per head
 //
 // Units follow the unit's grain: contractions over keys start and end at multiples of Unit::kDepth, where the
@@ -212,8 +212,8 @@ class ForwardTile {
   // Scores to units of log2.
   [[nodiscard]] float unit_scale() const { return scaled_ ? kLog2E : scale_ * kLog2E; }
 
-  // The running maximum (in units of log2) after a step whose largest scores are given. Returns whether one rose;
-  // `alpha` is then the factor for what was accumulated before.
+  // The running maximum after a step whose largest scores are given. Returns whether one rose; `alpha` is then the
+  // factor for what was accumulated before.
   template <int Vectors>
   HWY_INLINE bool raise_maximum(std::int64_t lane, const float* largest, float* alpha) {
     const __m512 c = _mm512_set1_ps(unit_scale());
@@ -222,8 +222,8 @@ class ForwardTile {
       float* maximum = t_.maximum + lane + v * kLanes;
       float* sum = t_.sum + lane + v * kLanes;
       const __m512 before = _mm512_loadu_ps(maximum);
-      const __m512 now = _mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(largest + v * kLanes), c), before);
-      const __m512 factor = exp2(_mm512_sub_ps(before, now));
+      const __m512 now = _mm512_max_ps(_mm512_loadu_ps(largest + v * kLanes), before);
+      const __m512 factor = exp2(_mm512_mul_ps(_mm512_sub_ps(before, now), c));
       raised |= _mm512_cmp_ps_mask(now, before, _CMP_GT_OQ);
       _mm512_storeu_ps(alpha + v * kLanes, factor);
       _mm512_storeu_ps(maximum, now);
@@ -232,7 +232,7 @@ class ForwardTile {
     return raised != 0;
   }
 
-  // Scores become 2^(c score - maximum), as pairs of keys (or, without ToPairs, in place); sums grow.
+  // Scores become 2^(c (score - maximum)), exactly 1 at the maximum, as pairs of keys (or, without ToPairs, in place); sums grow.
   template <int Vectors, bool ToPairs>
   HWY_NOINLINE void exponentiate(std::int64_t lines, std::int64_t lane) {
     constexpr std::int64_t kWidth = Vectors * kLanes;
@@ -248,8 +248,9 @@ class ForwardTile {
     for (std::int64_t i = 0; i < lines; i += 2, s += 2 * kWidth, p += kWidth) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
-        const __m512 a = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + v * kLanes), c, largest[v]));
-        const __m512 b = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + kWidth + v * kLanes), c, largest[v]));
+        const __m512 a = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(s + v * kLanes), largest[v]), c));
+        const __m512 b =
+            exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(s + kWidth + v * kLanes), largest[v]), c));
         total[v] = _mm512_add_ps(total[v], _mm512_add_ps(a, b));
         if constexpr (ToPairs) {
           _mm512_storeu_si512(p + v * kLanes, to_pairs(a, b));
@@ -305,7 +306,8 @@ class ForwardTile {
       if (p_.has_lse) {
         *head_.query_row<float>(p_.lse, rows_.begin + r) =
             sum == 0 ? core::kMinusInfinity<float>
-                     : static_cast<float>(double{t_.maximum[r]} * kLn2 + double{std::log(sum)});
+                     : static_cast<float>(double{t_.maximum[r]} * (scaled_ ? 1.0 : double{scale_}) +
+                                          double{std::log(sum)});
       }
     }
     return finite;

@@ -30,7 +30,6 @@ using Pair = std::uint32_t;
 
 inline constexpr std::int64_t kLanes = 16;
 inline constexpr float kLog2E = 1.44269504088896340736F;
-inline constexpr double kLn2 = 0.69314718055994530942;
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
 constexpr std::int64_t round_down(std::int64_t x, std::int64_t step) { return x / step * step; }
