@@ -55,7 +55,8 @@ std::int64_t asked_keys_per_step() {
 }
 
 // Keys per step: K, V and the scores of a step within half of the second-level cache; where vectors would wait for
-// that, the scores within half of the first. Products of bf16 take half the bytes and gain by longer steps.
+// that, the scores within half of the first. Products of bf16 take half the bytes and gain by longer steps. A row's
+// sums grow step by step: with more than 2048 of them, uniform rows of a million keys miss the contract in fp32.
 std::int64_t keys_per_step(const core::Problem& p, std::int64_t tile_rows) {
   if (const std::int64_t asked = asked_keys_per_step(); asked != 0) return asked;
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
@@ -66,6 +67,8 @@ std::int64_t keys_per_step(const core::Problem& p, std::int64_t tile_rows) {
   if (!bf16 && has_two_wide_multipliers()) {
     fitting = std::min(fitting, static_cast<std::int64_t>(caches().l1) / 2 / (element * tile_rows));
   }
+  constexpr std::int64_t kMostSteps = 2048;
+  fitting = std::max(fitting, p.k_length / kMostSteps);
   return std::clamp<std::int64_t>(fitting / 32 * 32, 64, 512);
 }
 
