@@ -17,11 +17,14 @@
 
 namespace tessera::core {
 
-struct Task {
-  std::int64_t sequence = 0;
-  std::int64_t head = 0;
-  std::int64_t tile = 0;
+template <typename Index>
+struct BasicTask {
+  Index sequence = 0;
+  Index head = 0;
+  Index tile = 0;
 };
+
+using Task = BasicTask<std::int64_t>;
 
 // How the tiles of a head are taken.
 enum class TileOrder : std::uint8_t {
@@ -48,32 +51,36 @@ TESSERA_HD constexpr TileOrder tile_order(const Band& band, std::int64_t rows, s
   return first > last ? TileOrder::ascending : TileOrder::descending;
 }
 
-// A bijection between [0, count()) and the tasks.
-struct TaskOrder {
-  std::int64_t sequences = 0;
-  std::int64_t heads = 0;
-  std::int64_t tiles = 0;
+// A bijection between [0, count()) and the tasks. On GPUs, where a 64-bit division is a hundred instructions, the
+// index is 32 bits wide.
+template <typename Index>
+struct BasicTaskOrder {
+  Index sequences = 0;
+  Index heads = 0;
+  Index tiles = 0;
   TileOrder order = TileOrder::plain;
   // Tile by tile, how many heads (over all sequences) advance together before the next ones start: as many
   // as fit their keys and values into a cache that the workers share. 0: all. At least as many as there are
   // workers, or the tasks at the end of a section are no longer short compared with what is left.
-  std::int64_t together = 0;
+  Index together = 0;
 
-  TESSERA_HD constexpr std::int64_t count() const { return sequences * heads * tiles; }
+  TESSERA_HD constexpr Index count() const { return sequences * heads * tiles; }
 
-  TESSERA_HD constexpr Task operator[](std::int64_t index) const {
+  TESSERA_HD constexpr BasicTask<Index> operator[](Index index) const {
     if (order == TileOrder::plain) {
-      const std::int64_t head = index / tiles;  // over all sequences
+      const Index head = index / tiles;  // over all sequences
       return {head / heads, head % heads, index % tiles};
     }
-    const std::int64_t all = sequences * heads;
-    const std::int64_t section = together > 0 && together < all ? together : all;
-    const std::int64_t begin = index / (section * tiles) * section;  // first head of this section
-    const std::int64_t size = begin + section < all ? section : all - begin;
-    const std::int64_t within = index - begin * tiles;
-    const std::int64_t head = begin + within % size, step = within / size;
+    const Index all = sequences * heads;
+    const Index section = together > 0 && together < all ? together : all;
+    const Index begin = index / (section * tiles) * section;  // first head of this section
+    const Index size = begin + section < all ? section : all - begin;
+    const Index within = index - begin * tiles;
+    const Index head = begin + within % size, step = within / size;
     return {head / heads, head % heads, order == TileOrder::descending ? tiles - 1 - step : step};
   }
 };
+
+using TaskOrder = BasicTaskOrder<std::int64_t>;
 
 }  // namespace tessera::core

@@ -8,6 +8,7 @@
 #include "core/refuse.h"
 #include "core/text.h"
 #include "cpu/kernels.h"
+#include "cuda/kernels.h"
 #include "tessera/error.h"
 
 namespace tessera::registry {
@@ -92,7 +93,9 @@ Features required(const core::Problem& p) {
 std::span<const Kernel> kernels() {
   static const std::vector<Kernel> table = [] {
     const std::span<const Kernel> cpu = cpu::kernels();
+    const std::span<const Kernel> cuda = cuda::kernels();
     std::vector<Kernel> all(cpu.begin(), cpu.end());
+    all.insert(all.end(), cuda.begin(), cuda.end());
     std::stable_sort(all.begin(), all.end(),
                      [](const Kernel& a, const Kernel& b) { return a.priority > b.priority; });
     return all;

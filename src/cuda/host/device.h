@@ -1,0 +1,52 @@
+// One GPU as the kernels' launchers see it. Only in builds with CUDA.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+
+namespace tessera::cuda {
+
+// What decides which kernel serves a problem, and how.
+struct DeviceLimits {
+  int capability = 0;  // 10 * major + minor: 75, 80, 86, 90
+  int multiprocessors = 0;
+  int shared_memory = 0;                 // bytes that one thread block may have
+  int shared_memory_multiprocessor = 0;  // bytes that its thread blocks share
+  std::size_t l2_bytes = 0;
+  std::string failure{};  // why the device cannot be used; empty: it can
+};
+
+// The limits of a GPU, asked for once. Never throws CUDA's errors: `failure` says what is wrong.
+const DeviceLimits& device_limits(int device);
+
+// Throws Error (device_failure) with CUDA's own words unless `status` is success. The error is cleared, so that the
+// next call starts afresh.
+void check(cudaError_t status, const char* what);
+
+// Makes a device current for a scope, and the one before it again afterwards.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = -1;
+};
+
+// Launches a kernel that takes one argument structure. Throws Error (device_failure) when the launch is refused.
+void launch(const void* kernel, const char* name, unsigned grid, int threads, std::size_t shared_memory,
+            cudaStream_t stream, void* arguments);
+
+template <typename Arguments>
+void launch(void (*kernel)(Arguments), const char* name, std::int64_t grid, int threads,
+            std::size_t shared_memory, void* stream, Arguments arguments) {
+  if (grid == 0) return;
+  launch(reinterpret_cast<const void*>(kernel), name, static_cast<unsigned>(grid), threads, shared_memory,
+         static_cast<cudaStream_t>(stream), &arguments);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,51 @@
+// Copies from global to shared memory, 16 bytes at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::cuda::ptx {
+
+// The address of shared memory as the instructions take it.
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// cp.async, 16 bytes, past the first-level cache; zeros when not valid (a source size of 0 reads nothing).
+// PTX ISA: cp.async. sm_80 and newer.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Closes the group of copies issued since the last one; an empty group is complete at once.
+// PTX ISA: cp.async.commit_group.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `Pending` of this thread's groups are still under way. PTX ISA: cp.async.wait_group.
+template <int Pending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// PTX ISA: st.shared.v4.
+__device__ __forceinline__ void store_shared(std::uint32_t to, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
+// PTX ISA: st.shared.
+__device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+
+// PTX ISA: ld.shared.v4.
+__device__ __forceinline__ uint4 load_shared(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+
+}  // namespace tessera::cuda::ptx

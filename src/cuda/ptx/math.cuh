@@ -1,0 +1,53 @@
+// Single-instruction approximations, and how pairs of numbers are packed.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace tessera::cuda::ptx {
+
+// 2^x, at most 2 ULP off; results below 2^-126 are 0. PTX ISA: ex2.
+__device__ __forceinline__ float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// tanh(x), relative error at most 2^-11. PTX ISA: tanh.
+__device__ __forceinline__ float tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 16-bit element types in the tensor cores.
+enum class Half16 : int { fp16, bf16 };
+
+// Two numbers rounded to nearest, `low` in the lower half. PTX ISA: cvt.rn.{f16x2, bf16x2}.f32.
+template <Half16 Type>
+__device__ __forceinline__ std::uint32_t pack(float low, float high) {
+  std::uint32_t packed;
+  if constexpr (Type == Half16::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800  // Turing has no conversion of pairs
+    const __half2 pair = __floats2half2_rn(low, high);
+    packed = *reinterpret_cast<const std::uint32_t*>(&pair);
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+#endif
+  }
+  return packed;
+}
+
+// The two numbers of a pair.
+template <Half16 Type>
+__device__ __forceinline__ float2 unpack(std::uint32_t pair) {
+  if constexpr (Type == Half16::bf16)
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
+  else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+}  // namespace tessera::cuda::ptx
