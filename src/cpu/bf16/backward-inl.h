@@ -108,7 +108,11 @@ class BackwardTile {
   // Adds to dK and dV of the range, and leaves dQ (not yet scaled) for grad_q().
   void run(std::int64_t first_key, std::int64_t chunks) {
     load_queries();
-    if (!sum_chunks(first_key, chunks, t_.grad_q_t)) std::fill_n(t_.grad_q_t, t_.qk_row * width_, 0.0F);
+    const std::int64_t size = t_.qk_row * width_;
+    auto visit = [&](std::int64_t key, float* to) TESSERA_BF16_ATTR { return visit_chunk(key, to); };
+    if (!sum_chunks(first_key, chunks, chunk_keys_, size, t_.grad_q_t, visit)) {
+      std::fill_n(t_.grad_q_t, size, 0.0F);
+    }
     transpose(t_.grad_q_t, width_, p_.qk_dim, width_, t_.grad_q, p_.qk_dim);
   }
 
@@ -167,17 +171,7 @@ class BackwardTile {
     return p_.has_grad_lse ? delta - *head_.query_row<const float>(p_.grad_lse, rows_.begin + r) : delta;
   }
 
-  // dQ^T over `chunks` chunks of keys as a tree of sums, into `to`; behind it is room for the levels of the tree.
-  // Returns false, and writes nothing, when no row sees them.
-  bool sum_chunks(std::int64_t first_key, std::int64_t chunks, float* to) {
-    if (chunks == 1) return visit_chunk(first_key, to);
-    const std::int64_t half = chunks / 2, size = t_.qk_row * width_;
-    const bool left = sum_chunks(first_key, half, to);
-    const bool right = sum_chunks(first_key + half * chunk_keys_, half, left ? to + size : to);
-    if (left && right) add_to(to + size, size, to);
-    return left || right;
-  }
-
+  // dQ^T of one chunk. Returns false, and writes nothing, when no row sees it.
   bool visit_chunk(std::int64_t first_key, float* to) {
     bool visited = false;
     grad_q_t_ = to;

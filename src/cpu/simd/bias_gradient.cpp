@@ -84,7 +84,8 @@ class BiasTile {
   void add(const Head& head) {
     const core::Tile keys{keys_.begin, std::min(keys_.end, head.s.k_length)};
     if (keys.begin >= keys.end) return;
-    const KeyBlock<A> block = load_key_block<T>(head, keys, t_.k, t_.v);
+    KeyBlock<A> block = key_block<T>(head, keys, t_.k, t_.v);
+    block.finite = all_finite(block, p_);
     if (!tiling_.all_rows) {
       const core::Tile rows{rows_.begin, std::min(rows_.end, head.s.q_length)};
       if (rows.begin < rows.end) add(head, rows, block);

@@ -79,7 +79,8 @@ void flash1_backward_task(const core::Problem& p, const Flash1BackwardPlan& plan
   for (std::int64_t begin = 0; begin < owner.s.k_length; begin += plan.block_k) {
     const core::Tile keys{begin, std::min(begin + plan.block_k, owner.s.k_length)};
     const std::int64_t count = keys.end - keys.begin;
-    const KeyBlock<A> block = load_key_block<T>(owner, keys, t.k, t.v);
+    KeyBlock<A> block = key_block<T>(owner, keys, t.k, t.v);
+    block.finite = all_finite(block, p);
     std::memset(t.grad_k, 0, static_cast<std::size_t>(count * q_row) * sizeof(A));
     std::memset(t.grad_v, 0, static_cast<std::size_t>(count * out_row) * sizeof(A));
     for (std::int64_t i = 0; i < group_tiles; ++i) {

@@ -76,7 +76,8 @@ void flash1_forward_task(const core::Problem& p, const Flash1ForwardPlan& plan, 
   for (std::int64_t i = 0; i < tiles; ++i) tile_of(i).clear();
   for (std::int64_t begin = 0; begin < head.s.k_length; begin += plan.block_k) {
     const core::Tile keys{begin, std::min(begin + plan.block_k, head.s.k_length)};
-    const KeyBlock<A> block = load_key_block<T>(head, keys, t.k, t.v);
+    KeyBlock<A> block = key_block<T>(head, keys, t.k, t.v);
+    block.finite = all_finite(block, p);
     for (std::int64_t i = 0; i < tiles; ++i) {
       const core::Tile rows = tiling[i];
       QueryTile<A> tile = tile_of(i);

@@ -102,19 +102,28 @@ class QueryTile {
     transpose(t_.rows, p_.qk_dim, width_, p_.qk_dim, t_.q, width_);
   }
 
+  // Asks for the outputs of this tile and the queries of the next, one row at a time, while it visits keys.
+  template <typename T>
+  void ask_ahead() {
+    next_queries_ = RowQueue(head_.query_row<const T>(p_.q, rows_.end), p_.q.row_stride,
+                             std::min(query_rows<A>(), head_.s.q_length - rows_.end), p_.qk_dim);
+    outputs_ = RowQueue(head_.query_row<const T>(p_.out, rows_.begin), p_.out.row_stride,
+                        rows_.end - rows_.begin, p_.v_dim);
+  }
+
   // Takes keys of the block into account. A full tile takes all vectors of rows at once. Around the diagonal
-  // each vector takes what it sees fully, then its own masked rest: a triangle of one vector is all that is
-  // wasted. `careful` keeps a NaN or infinity among the values from rows that do not see it, as 0 * NaN.
+  // each vector takes what it sees: a triangle of one vector is all that is wasted. `careful` keeps a NaN or
+  // infinity among the values from rows that do not see it, as 0 * NaN.
   void visit(const core::Tile& keys, const KeyBlock<A>& block, bool careful) {
     if (keys.kind == core::TileKind::full) return step(keys, block, 0, vectors_, false, careful);
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const std::int64_t begin = rows_.begin + v * lanes<A>();
-      const core::VisibleRange range =
+      const core::VisibleRange seen =
           core::visible_range(head_.s.band, begin, std::min(begin + lanes<A>(), rows_.end), head_.s.k_length);
-      core::for_each_tile_in(range, keys.begin, keys.end, keys.end - keys.begin,
-                             [&](const core::Tile& part) HWY_ATTR {
-                               step(part, block, v, 1, part.kind == core::TileKind::partial, careful);
-                             });
+      const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
+                            std::clamp(seen.end, keys.begin, keys.end)};
+      if (part.begin >= part.end) continue;
+      step(part, block, v, 1, seen.kind(part.begin, part.end) != core::TileKind::full, careful);
     }
   }
 
@@ -205,6 +214,7 @@ class QueryTile {
     const A* k = block.k + (keys.begin - block.keys.begin) * block.k_row;
     for_each_row_block(keys.end - keys.begin, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
+      next_queries_.ask();
       score_rows<kCount, Vectors, Track>(k + r * block.k_row, block.k_row, t_.q + lane,
                                          t_.s + r * Vectors * lanes<A>(), maximum);
     });
@@ -292,6 +302,7 @@ class QueryTile {
     const A* v = block.v + (keys.begin - block.keys.begin) * block.v_row;
     for_each_row_block(p_.v_dim, [&](auto rows, std::int64_t c) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
+      outputs_.ask();
       value_rows<kCount, Vectors, Careful>(v + c, block.v_row, keys.end - keys.begin,
                                            state_.o + c * width_ + lane, alpha);
     });
@@ -338,6 +349,7 @@ class QueryTile {
   std::int64_t vectors_;
   std::int64_t width_;
   bool features_;
+  RowQueue next_queries_, outputs_;
 };
 
 }  // namespace tessera::cpu::HWY_NAMESPACE

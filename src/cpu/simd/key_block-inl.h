@@ -1,8 +1,10 @@
-// A stretch of keys and values of one head as contiguous accumulators: what a kernel with keys outside holds
-// while all queries pass by. Included once per target.
+// A stretch of keys and values of one head as accumulators, which tiles of queries meet. Included once per
+// target.
 #include <hwy/highway.h>
 
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "core/tiles.h"
 #include "cpu/head.h"
@@ -29,27 +31,44 @@ struct KeyBlock {
   std::int64_t k_row;
   const A* v;
   std::int64_t v_row;
-  bool finite;  // both, everywhere
+  bool finite;  // both, everywhere; true as long as nobody looked
 };
 
-// Copies the keys and values to `k` and `v`.
+// The block where it lies, or, each of K and V where memory is given, copied to rows without gaps. With `held`
+// the copies are there already.
 template <typename T, typename A = core::Accumulator<T>>
-KeyBlock<A> load_key_block(const Head& head, const core::Tile& keys, A* k, A* v) {
-  const core::Problem& p = head.p;
-  const std::int64_t count = keys.end - keys.begin;
-  auto k_row = [&](std::int64_t j) HWY_ATTR { return head.key_row<const T>(p.k, keys.begin + j); };
-  auto v_row = [&](std::int64_t j) HWY_ATTR { return head.key_row<const T>(p.v, keys.begin + j); };
+KeyBlock<A> key_block(const Head& head, const core::Tile& keys, A* k, A* v, bool held = false) {
+  auto rows = [&](const core::View& view, std::int64_t dim, A* to) HWY_ATTR {
+    auto row = [&](std::int64_t j) HWY_ATTR { return head.key_row<const T>(view, keys.begin + j); };
+    if constexpr (std::is_same_v<T, A>) {
+      if (to == nullptr) return std::pair<const A*, std::int64_t>(row(0), view.row_stride);
+    }
+    for_each_row(
+        held ? 0 : keys.end - keys.begin, [&](std::int64_t j) HWY_ATTR { prefetch_row(row(j), dim); },
+        [&](std::int64_t j) HWY_ATTR { load_row(row(j), dim, A{1}, to + j * dim); });
+    return std::pair<const A*, std::int64_t>(to, dim);
+  };
+  const auto [k_data, k_row] = rows(head.p.k, head.p.qk_dim, k);
+  const auto [v_data, v_row] = rows(head.p.v, head.p.v_dim, v);
+  return {keys, k_data, k_row, v_data, v_row, true};
+}
+
+// Whether K and V of the block are finite everywhere.
+template <typename A>
+bool all_finite(const KeyBlock<A>& block, const core::Problem& p) {
+  const std::int64_t count = block.keys.end - block.keys.begin;
+  bool finite = true;
   for_each_row(
       count,
       [&](std::int64_t j) HWY_ATTR {
-        prefetch_row(k_row(j), p.qk_dim);
-        prefetch_row(v_row(j), p.v_dim);
+        prefetch_row(block.k + j * block.k_row, p.qk_dim);
+        prefetch_row(block.v + j * block.v_row, p.v_dim);
       },
       [&](std::int64_t j) HWY_ATTR {
-        load_row(k_row(j), p.qk_dim, A{1}, k + j * p.qk_dim);
-        load_row(v_row(j), p.v_dim, A{1}, v + j * p.v_dim);
+        finite = finite && all_finite(block.k + j * block.k_row, p.qk_dim) &&
+                 all_finite(block.v + j * block.v_row, p.v_dim);
       });
-  return {keys, k, p.qk_dim, v, p.v_dim, all_finite(k, count * p.qk_dim) && all_finite(v, count * p.v_dim)};
+  return finite;
 }
 
 }  // namespace tessera::cpu::HWY_NAMESPACE

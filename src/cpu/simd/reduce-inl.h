@@ -1,4 +1,5 @@
-// The sum of partial dQ. Included once per target.
+// dQ as a tree of sums over chunks of keys: within a task, and over the partial dQ of several. Included once
+// per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -30,6 +31,21 @@ HWY_INLINE void add_to(const A* HWY_RESTRICT from, std::int64_t count, A* HWY_RE
     hn::StoreU(hn::Add(hn::LoadU(d, to + c), hn::LoadU(d, from + c)), d, to + c);
   }
   for (; c < count; ++c) to[c] += from[c];
+}
+
+// The sum over `chunks` chunks of `chunk_keys` keys as a binary tree, into `to`: `size` accumulators, behind
+// which is room for the levels of the tree. visit(first_key, to) computes one chunk; it returns false, and
+// writes nothing, when no row sees it, and so does this.
+template <typename A, typename Visit>
+bool sum_chunks(std::int64_t first_key, std::int64_t chunks, std::int64_t chunk_keys, std::int64_t size,
+                A* to, const Visit& visit) {
+  if (chunks == 1) return visit(first_key, to);
+  const std::int64_t half = chunks / 2;
+  const bool left = sum_chunks(first_key, half, chunk_keys, size, to, visit);
+  const bool right =
+      sum_chunks(first_key + half * chunk_keys, half, chunk_keys, size, left ? to + size : to, visit);
+  if (left && right) add_to(to + size, size, to);
+  return left || right;
 }
 
 // BackwardEngine::reduce.
