@@ -33,21 +33,23 @@ TESSERA_HD constexpr Diagonals diagonals(const Band& band) {
 
 enum class WalkOrder : std::uint8_t { ascending, descending };
 
-template <WalkOrder Order>
+// What a walk goes over: the visible columns [begin, end), or those of them that lie in the `count` kept blocks (ascending;
+// null: no blocks) of `block` columns each.
+struct VisibleColumns {
+  int begin = 0, end = 0;
+  const std::int32_t* kept = nullptr;
+  int count = 0;
+  int block = 0;
+};
+
+// Source: VisibleColumns, or a reference to where they lie; on a GPU that saves registers.
+template <WalkOrder Order, typename Source = VisibleColumns>
 class StepWalk {
  public:
-  // Over the visible columns [begin, end), or those of them that lie in the `count` kept blocks (ascending; null: no
-  // blocks) of `block` columns each. Steps begin where column + shift is a multiple of `width`; 0 <= shift.
-  TESSERA_HD StepWalk(int begin, int end, int width, int shift = 0, const std::int32_t* kept = nullptr,
-                      int count = 0, int block = 0)
-      : kept_(kept),
-        left_(kept == nullptr ? 1 : count),
-        block_(block),
-        begin_(begin),
-        end_(end),
-        width_(width),
-        shift_(shift) {
-    if (begin >= end) left_ = 0;
+  // Steps begin where column + shift is a multiple of `width`; 0 <= shift.
+  TESSERA_HD explicit StepWalk(const VisibleColumns& columns, int width, int shift = 0)
+      : source_(columns), left_(columns.kept == nullptr ? 1 : columns.count), width_(width), shift_(shift) {
+    if (columns.begin >= columns.end) left_ = 0;
     enter_run();
   }
 
@@ -75,68 +77,88 @@ class StepWalk {
   TESSERA_HD void enter_run() {
     first_ = last_ = 0;
     while (left_ > 0 && first_ >= last_) {
-      if (kept_ == nullptr) {
+      const std::int32_t* kept = source_.kept;
+      if (kept == nullptr) {
         left_ = 0;
-        first_ = begin_, last_ = end_;
-      } else {
-        int length = 1;
-        std::int32_t lowest;
-        if constexpr (Order == WalkOrder::ascending) {
-          while (length < left_ && kept_[length] == kept_[length - 1] + 1) ++length;
-          lowest = kept_[0];
-          kept_ += length;
-        } else {
-          while (length < left_ && kept_[left_ - length - 1] == kept_[left_ - length] - 1) ++length;
-          lowest = kept_[left_ - length];
-        }
-        left_ -= length;
-        // In 64 bits: the blocks of a mask may be as large as its maker likes.
-        const std::int64_t from = std::int64_t{lowest} * block_, to = from + std::int64_t{length} * block_;
-        first_ = from > begin_ ? (from < end_ ? static_cast<int>(from) : end_) : begin_;
-        last_ = to < end_ ? static_cast<int>(to) : end_;
+        first_ = source_.begin, last_ = source_.end;
+        break;
       }
+      int length = 1, lowest;  // of the run, in blocks
+      if constexpr (Order == WalkOrder::ascending) {
+        kept += source_.count - left_;
+        while (length < left_ && kept[length] == kept[length - 1] + 1) ++length;
+        lowest = kept[0];
+      } else {
+        while (length < left_ && kept[left_ - length - 1] == kept[left_ - length] - 1) ++length;
+        lowest = kept[left_ - length];
+      }
+      left_ -= length;
+      const std::int64_t from = std::int64_t{lowest} * source_.block;
+      const std::int64_t to = from + std::int64_t{length} * source_.block;
+      first_ =
+          from > source_.begin ? (from < source_.end ? static_cast<int>(from) : source_.end) : source_.begin;
+      last_ = to < source_.end ? static_cast<int>(to) : source_.end;
     }
     if (first_ >= last_) return;
     const int column = Order == WalkOrder::ascending ? first_ : last_ - 1;
     at_ = (column + shift_) / width_ * width_ - shift_;
   }
 
-  const std::int32_t* kept_;
+  Source source_;
   int left_;  // kept blocks, or the one range, still to come
-  std::int64_t block_;
-  int begin_, end_, width_, shift_;
+  int width_, shift_;
   int first_ = 0, last_ = 0;  // the run
   int at_ = 0;
 };
 
+// A block of a mask may be longer than any sequence.
+TESSERA_HD constexpr int walk_block(std::int64_t block) {
+  return static_cast<int>(block < kLongestWalk ? block : kLongestWalk);
+}
+
 using KeyWalk = StepWalk<WalkOrder::descending>;
 using QueryWalk = StepWalk<WalkOrder::ascending>;
 
-// The keys that queries [begin, end) of a sequence see, from the last to the first: under a causal mask the step on the
-// diagonal comes first. The queries must lie in one block of the block mask, if there is one (Tiling).
-TESSERA_HD inline KeyWalk key_walk(const Problem& p, const Sequence& s, std::int64_t q_head, int begin,
-                                   int end, int width, int shift = 0) {
+// The keys that queries [begin, end) of a sequence see. The queries must lie in one block of the block mask, if there is
+// one (Tiling).
+TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,
+                                              int begin, int end) {
   const VisibleRange range = visible_range(s.band, begin, end, s.k_length);
-  const int from = static_cast<int>(range.begin), to = static_cast<int>(range.end);
-  if (!p.blocks) return KeyWalk(from, to, width, shift);
+  VisibleColumns columns{static_cast<int>(range.begin), static_cast<int>(range.end)};
+  if (!p.blocks) return columns;
   const std::int64_t row = (p.blocks.heads == 1 ? 0 : q_head * p.blocks.q_blocks) + begin / p.blocks.block_q;
   const std::int64_t first = p.blocks.row_offsets[row];
-  return KeyWalk(from, to, width, shift, p.blocks.columns + first,
-                 static_cast<int>(p.blocks.row_offsets[row + 1] - first), static_cast<int>(p.blocks.block_k));
+  columns.kept = p.blocks.columns + first;
+  columns.count = static_cast<int>(p.blocks.row_offsets[row + 1] - first);
+  columns.block = walk_block(p.blocks.block_k);
+  return columns;
 }
 
-// The queries that see keys [begin, end) of a sequence, from the first to the last. The keys must lie in one block.
-TESSERA_HD inline QueryWalk query_walk(const Problem& p, const Sequence& s, std::int64_t q_head, int begin,
-                                       int end, int width, int shift = 0) {
+// The queries that see keys [begin, end) of a sequence. The keys must lie in one block.
+TESSERA_HD inline VisibleColumns visible_queries(const Problem& p, const Sequence& s, std::int64_t q_head,
+                                                 int begin, int end) {
   const VisibleRange range = visible_range(s.band.transposed(), begin, end, s.q_length);
-  const int from = static_cast<int>(range.begin), to = static_cast<int>(range.end);
-  if (!p.blocks) return QueryWalk(from, to, width, shift);
+  VisibleColumns rows{static_cast<int>(range.begin), static_cast<int>(range.end)};
+  if (!p.blocks) return rows;
   const std::int64_t column =
       (p.blocks.heads == 1 ? 0 : q_head * p.blocks.k_blocks) + begin / p.blocks.block_k;
   const std::int64_t first = p.blocks.column_offsets[column];
-  return QueryWalk(from, to, width, shift, p.blocks.rows + first,
-                   static_cast<int>(p.blocks.column_offsets[column + 1] - first),
-                   static_cast<int>(p.blocks.block_q));
+  rows.kept = p.blocks.rows + first;
+  rows.count = static_cast<int>(p.blocks.column_offsets[column + 1] - first);
+  rows.block = walk_block(p.blocks.block_q);
+  return rows;
+}
+
+// Keys from the last to the first: under a causal mask the step on the diagonal comes first.
+TESSERA_HD inline KeyWalk key_walk(const Problem& p, const Sequence& s, std::int64_t q_head, int begin,
+                                   int end, int width, int shift = 0) {
+  return KeyWalk(visible_keys(p, s, q_head, begin, end), width, shift);
+}
+
+// Queries from the first to the last.
+TESSERA_HD inline QueryWalk query_walk(const Problem& p, const Sequence& s, std::int64_t q_head, int begin,
+                                       int end, int width, int shift = 0) {
+  return QueryWalk(visible_queries(p, s, q_head, begin, end), width, shift);
 }
 
 }  // namespace tessera::core

@@ -1,7 +1,58 @@
 #include "cuda/kernels.h"
 
+#if TESSERA_HAVE_CUDA
+#include "cuda/flash2_forward.h"
+#endif
+
 namespace tessera::cuda {
 
+#if TESSERA_HAVE_CUDA
+
+namespace {
+
+using registry::Feature;
+using registry::Features;
+using registry::Kernel;
+
+constexpr Features kWithoutTypes =
+    Features::all().without(Feature::fp64 | Feature::fp32 | Feature::fp16 | Feature::bf16);
+
+// What is faster has the higher priority. A name may stand for several rows that share the work by type.
+constexpr Kernel kKernels[] = {
+    {
+        .name = "cuda.flash2",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 100,
+        .features = kWithoutTypes | Feature::fp16 | Feature::bf16,
+        .limits = flash2_forward_limits,
+        .configure = flash2_forward_configuration,
+        .details = flash2_forward_details,
+        .run = flash2_forward,
+    },
+    {
+        .name = "cuda.flash2_sm75",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 90,
+        .features = kWithoutTypes | Feature::fp16,
+        .limits = flash2_sm75_forward_limits,
+        .configure = flash2_sm75_forward_configuration,
+        .details = flash2_sm75_forward_details,
+        .run = flash2_sm75_forward,
+    },
+};
+
+}  // namespace
+
+std::span<const Kernel> kernels() { return kKernels; }
+
+#else
+
 std::span<const registry::Kernel> kernels() { return {}; }
+
+#endif
 
 }  // namespace tessera::cuda

@@ -38,6 +38,25 @@ __device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t x) 
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 
+// PTX ISA: st.shared.
+__device__ __forceinline__ void store_shared(std::uint32_t to, std::uint16_t x) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
+}
+
+// PTX ISA: ld.shared.
+__device__ __forceinline__ std::uint16_t load_shared_half(std::uint32_t from) {
+  std::uint16_t x;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+  return x;
+}
+
+// PTX ISA: ld.shared.
+__device__ __forceinline__ std::uint32_t load_shared_word(std::uint32_t from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+
 // PTX ISA: ld.shared.v4.
 __device__ __forceinline__ uint4 load_shared(std::uint32_t from) {
   uint4 x;

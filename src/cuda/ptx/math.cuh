@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/types.h"
+
 namespace tessera::cuda::ptx {
 
 // 2^x, at most 2 ULP off; results below 2^-126 are 0. PTX ISA: ex2.
@@ -21,9 +23,6 @@ __device__ __forceinline__ float tanh(float x) {
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-
-// 16-bit element types in the tensor cores.
-enum class Half16 : int { fp16, bf16 };
 
 // Two numbers rounded to nearest, `low` in the lower half. PTX ISA: cvt.rn.{f16x2, bf16x2}.f32.
 template <Half16 Type>

@@ -12,9 +12,6 @@
 
 namespace tessera::cuda::ptx {
 
-// How a 16-wide contraction is done. Turing's m16n8k8 takes two steps and knows fp16 only.
-enum class Mma : int { k8, k16 };
-
 // Loads four 8x8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8. PTX ISA: ldmatrix.
 __device__ __forceinline__ void load_matrix(std::uint32_t (&r)[4], std::uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

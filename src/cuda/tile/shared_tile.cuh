@@ -1,7 +1,8 @@
 // A tile of 16-bit numbers in shared memory, swizzled, and how it is filled from global memory.
 //
 // A row is Columns * 2 bytes in chunks of 16; chunk c of row r stands where c ^ (r & 7) would, within its group of
-// eight chunks. So eight rows of one chunk, which is what ldmatrix reads at once, lie in eight different banks.
+// eight chunks. So eight rows of one chunk, which is what ldmatrix reads at once, lie in different banks. (Shorter
+// rows share a line of banks, two or four of them, and change places from line to line.)
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace tessera::cuda {
 
 template <int Columns>
 struct SharedTile {
-  static_assert(Columns % 64 == 0, "a row is whole groups of eight chunks");
+  static_assert(Columns % 64 == 0 || Columns == 32 || Columns == 16,
+                "a row is whole groups of eight chunks, or a part of one");
   static constexpr int kRowBytes = Columns * 2;
   static constexpr int kChunks = Columns / 8;  // of 16 bytes
 
@@ -21,7 +23,8 @@ struct SharedTile {
 
   // Where chunk `chunk` of row `row` stands.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
-    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+    const int turn = Columns == 16 ? row >> 2 & 1 : Columns == 32 ? row >> 1 & 3 : row & 7;
+    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ turn) << 4));
   }
 
   // The address for ldmatrix at chunk `2 * step` and `row` (a multiple of 8), from the lane's own part
@@ -52,7 +55,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSourc
   const std::uint16_t* source = from.data + (row + own_row) * from.stride + chunk * 8;
   if (!Unaligned || from.aligned) {
     const bool inside = chunk * 8 < from.columns;
-#pragma unroll
+#pragma unroll(Async ? Rows / kPerPass : 2)
     for (int i = 0; i < Rows; i += kPerPass) {
       const bool valid = inside && static_cast<unsigned>(row + own_row + i) < static_cast<unsigned>(limit);
       const std::uint32_t target = to.base + Tile::offset(own_row + i, chunk);
@@ -65,16 +68,19 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSourc
     }
     return;
   }
-  for (int i = 0; i < Rows; i += kPerPass) {
-    const bool valid = static_cast<unsigned>(row + own_row + i) < static_cast<unsigned>(limit);
-    std::uint32_t words[4] = {};
+  if constexpr (Unaligned) {
+#pragma unroll 1
+    for (int i = 0; i < Rows; i += kPerPass) {
+      const bool valid = static_cast<unsigned>(row + own_row + i) < static_cast<unsigned>(limit);
+      std::uint32_t words[4] = {};
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      if (valid && chunk * 8 + e < from.columns) {
-        words[e / 2] |= static_cast<std::uint32_t>(source[i * from.stride + e]) << (e % 2 * 16);
+      for (int e = 0; e < 8; ++e) {
+        if (valid && chunk * 8 + e < from.columns) {
+          words[e / 2] |= static_cast<std::uint32_t>(source[i * from.stride + e]) << (e % 2 * 16);
+        }
       }
+      ptx::store_shared(to.base + Tile::offset(own_row + i, chunk), {words[0], words[1], words[2], words[3]});
     }
-    ptx::store_shared(to.base + Tile::offset(own_row + i, chunk), {words[0], words[1], words[2], words[3]});
   }
 }
 

@@ -1,0 +1,56 @@
+// How a forward kernel is cut, and what it is told at run time. Host code: also compiled without nvcc.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+#include "core/schedule.h"
+#include "cuda/flash2/score_features.h"
+#include "cuda/ptx/types.h"
+
+namespace tessera::cuda {
+
+struct ForwardConfig {
+  int head_dim = 64;  // 64, 128 or 256: the larger of d_qk and d_v fits
+  int m_tiles = 2;    // 16-row tiles per warp
+  int warps = 4;
+  int block_k = 64;             // keys per step
+  int chunk = 16;               // columns of scores held at a time
+  int stages = 2;               // copies of K and V under way
+  bool q_in_registers = false;  // else read from shared memory for every step
+  int blocks_per_sm = 2;
+  ptx::Half16 type = ptx::Half16::bf16;
+  ptx::Mma mma = ptx::Mma::k16;
+  Variant variant = Variant::plain;
+
+  constexpr int block_q() const { return 16 * m_tiles * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr int q_bytes() const { return block_q() * head_dim * 2; }
+  constexpr int kv_bytes() const { return block_k * head_dim * 2; }  // of one tile
+  constexpr int tile_bytes() const { return q_bytes() + 2 * stages * kv_bytes(); }
+  constexpr int bias_bytes() const { return stages * block_q() * block_k * 2; }
+};
+
+struct ForwardArguments {
+  core::Problem p;
+  core::BasicTaskOrder<std::uint32_t> order;
+  ScoreFeatures features;
+  std::uint32_t dropout_limit;  // random bits up to here, in the upper half of a word, drop an element
+  std::uint32_t origin_row;     // of the random numbers
+  std::uint32_t origin_group;   // their group of columns where column_shift counts from
+  int group;                    // query heads per key/value head
+  int column_shift;             // steps begin where column + shift is a multiple of the step
+  bool q_aligned, k_aligned, v_aligned, out_aligned;
+  bool bias_staged;  // the bias comes through shared memory
+  bool speculate;
+};
+
+using ForwardKernel = void (*)(ForwardArguments);
+
+// An instance: how it is cut, and the function to launch.
+struct ForwardInstance {
+  ForwardConfig config;
+  ForwardKernel kernel;
+};
+
+}  // namespace tessera::cuda

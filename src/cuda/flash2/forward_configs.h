@@ -1,0 +1,70 @@
+// Which forward kernels are compiled: one table per path, in the order of preference.
+#pragma once
+
+#include <array>
+
+#include "cuda/flash2/forward_config.h"
+
+namespace tessera::cuda {
+
+// From sm_80 on. head_dim 64 and 128: two thread blocks of four warps share a multiprocessor, 32 rows each warp, so
+// that every operand read from shared memory feeds two products. 96 KB at head_dim 256 fit 8.6 and 8.9. Dropout
+// wants whole calls of the random generator: chunks of 32.
+template <ptx::Half16 Type>
+inline constexpr std::array kForwardConfigs = {
+    ForwardConfig{.head_dim = 64, .chunk = 16, .q_in_registers = true, .type = Type},
+    ForwardConfig{.head_dim = 64, .chunk = 32, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 64, .chunk = 32, .type = Type, .variant = Variant::dropout},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 16, .type = Type},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 16, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 32, .type = Type, .variant = Variant::dropout},
+    ForwardConfig{.head_dim = 256, .m_tiles = 1, .chunk = 32, .stages = 1, .type = Type},
+    ForwardConfig{
+        .head_dim = 256, .m_tiles = 1, .chunk = 32, .stages = 1, .type = Type, .variant = Variant::featured},
+    ForwardConfig{
+        .head_dim = 256, .m_tiles = 1, .block_k = 32, .chunk = 32, .type = Type, .variant = Variant::dropout},
+};
+
+// Turing: fp16 by m16n8k8, 64 KB of shared memory per multiprocessor, one thread block.
+constexpr ForwardConfig turing(ForwardConfig c) {
+  c.blocks_per_sm = 1;
+  c.type = ptx::Half16::fp16;
+  c.mma = ptx::Mma::k8;
+  return c;
+}
+
+inline constexpr std::array kTuringForwardConfigs = {
+    turing({.head_dim = 64, .chunk = 16, .q_in_registers = true}),
+    turing({.head_dim = 64, .chunk = 32, .variant = Variant::featured}),
+    turing({.head_dim = 64, .chunk = 32, .variant = Variant::dropout}),
+    turing({.head_dim = 128, .m_tiles = 1, .warps = 8, .block_k = 32, .chunk = 16, .stages = 1}),
+    turing({.head_dim = 128,
+            .m_tiles = 1,
+            .warps = 8,
+            .block_k = 32,
+            .chunk = 16,
+            .stages = 1,
+            .variant = Variant::featured}),
+    turing({.head_dim = 128,
+            .m_tiles = 1,
+            .warps = 8,
+            .block_k = 32,
+            .chunk = 32,
+            .stages = 1,
+            .variant = Variant::dropout}),
+    turing({.head_dim = 256, .m_tiles = 1, .block_k = 16, .chunk = 16, .stages = 1}),
+    turing({.head_dim = 256,
+            .m_tiles = 1,
+            .block_k = 16,
+            .chunk = 16,
+            .stages = 1,
+            .variant = Variant::featured}),
+    turing({.head_dim = 256,
+            .m_tiles = 1,
+            .block_k = 16,
+            .chunk = 16,
+            .stages = 1,
+            .variant = Variant::dropout}),
+};
+
+}  // namespace tessera::cuda

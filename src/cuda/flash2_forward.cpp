@@ -1,0 +1,200 @@
+#include "cuda/flash2_forward.h"
+
+#if TESSERA_HAVE_CUDA
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/schedule.h"
+#include "core/text.h"
+#include "core/tiles.h"
+#include "core/walk.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int kStaticSharedMemory = 256;  // what the kernels take beside their tiles, rounded up
+
+// Whether every row begins on a 16-byte boundary and is whole 16-byte chunks.
+bool aligned(const core::View& view, std::int64_t columns) {
+  constexpr std::int64_t kNumbers = 8;
+  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && view.batch_stride % kNumbers == 0 &&
+         view.head_stride % kNumbers == 0 && view.row_stride % kNumbers == 0 && columns % kNumbers == 0;
+}
+
+// Columns by which the steps are shifted so that a call of the random generator never straddles two of them.
+int column_shift(const core::Problem& p) {
+  constexpr std::int64_t kGroup = core::kDropoutGroup;
+  return forward_variant(p) == Variant::dropout
+             ? static_cast<int>((p.origin.column % kGroup + kGroup) % kGroup)
+             : 0;
+}
+
+bool bias_can_be_staged(const core::Problem& p) {
+  return p.has_bias && p.bias_dtype == p.dtype && column_shift(p) == 0 && aligned(p.bias, p.k_length);
+}
+
+// With the bias when it fits.
+int shared_memory(const ForwardConfig& c, const core::Problem& p, const DeviceLimits& device) {
+  const int with_bias = c.tile_bytes() + c.bias_bytes();
+  return bias_can_be_staged(p) && with_bias + kStaticSharedMemory <= device.shared_memory ? with_bias
+                                                                                          : c.tile_bytes();
+}
+
+std::string common_limits(const DeviceLimits& device, const core::Problem& p, int capability) {
+  if (!device.failure.empty()) return device.failure;
+  if (device.capability < capability) {
+    return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
+                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                        device.capability % 10);
+  }
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return "sequences must be shorter than 2^29";
+  return {};
+}
+
+std::span<const ForwardInstance> instances_of(const core::Problem& p) {
+  return p.dtype == DType::bf16 ? flash2_forward_bf16() : flash2_forward_fp16();
+}
+
+// Heads side by side: at least two waves of tiles, and as many as keep their keys and values in half of L2.
+std::int64_t heads_together(const core::Problem& p, const DeviceLimits& device, std::int64_t tiles) {
+  const std::int64_t heads = p.batch * p.q_heads;
+  if (heads == 0 || tiles == 0) return 0;
+  const std::int64_t bytes = std::max<std::int64_t>(p.k_length * (p.qk_dim + p.v_dim) * 2 / p.group(), 1);
+  const std::int64_t wave = (2 * device.multiprocessors + tiles - 1) / tiles;
+  const auto cached = static_cast<std::int64_t>(device.l2_bytes / 2) / bytes;
+  const std::int64_t together = std::clamp(std::max(wave, cached), std::int64_t{1}, heads);
+  const std::int64_t groups = (heads + together - 1) / together;
+  return (heads + groups - 1) / groups;  // of equal size
+}
+
+registry::Configuration configuration_of(const ForwardInstance* instance, const core::Problem& p) {
+  if (instance == nullptr) return {};
+  const int bytes = shared_memory(instance->config, p, device_limits(p.device.index));
+  return {.block_q = instance->config.block_q(),
+          .block_k = instance->config.block_k,
+          .shared_memory_bytes = static_cast<std::size_t>(bytes),
+          .fast_memory_bytes = static_cast<double>(bytes)};
+}
+
+std::string details_of(const ForwardInstance* instance, const core::Problem& p) {
+  if (instance == nullptr) return {};
+  const ForwardConfig& c = instance->config;
+  constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
+                                       "with features and dropout"};
+  return core::concat(
+      "instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)], "\n", c.warps,
+      " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk, " columns at a time, ", c.stages,
+      c.stages == 1 ? " stage" : " stages", ", ", c.blocks_per_sm, " thread blocks per SM\n",
+      "keys from the last to the first, ",
+      heads_together(p, device_limits(p.device.index), (p.q_length + c.block_q() - 1) / c.block_q()),
+      " heads together");
+}
+
+void run(const ForwardInstance* instance, const core::Problem& p, void* stream) {
+  const DeviceLimits& device = device_limits(p.device.index);
+  const ForwardConfig& c = instance->config;
+  const core::Tiling tiling{p.q_length, c.block_q(), p.blocks.block_q};
+  const core::Sequence longest{
+      .q_length = p.q_length,
+      .k_length = p.k_length,
+      .band = {p.left, p.right, p.packed ? p.k_length - p.q_length : core::sequence(p, 0).band.diagonal}};
+  ForwardArguments a{
+      .p = p,
+      .order = {.sequences = static_cast<std::uint32_t>(p.batch),
+                .heads = static_cast<std::uint32_t>(p.q_heads),
+                .tiles = static_cast<std::uint32_t>(tiling.count()),
+                .order = core::tile_order(longest.band, p.q_length, p.k_length),
+                .together = static_cast<std::uint32_t>(heads_together(p, device, tiling.count()))},
+      .features = ScoreFeatures::of(p),
+      .dropout_limit = (p.dropout_threshold << 16) - 1,
+      .origin_row = static_cast<std::uint32_t>(p.origin.row),
+      .origin_group = static_cast<std::uint32_t>((p.origin.column - column_shift(p)) / core::kDropoutGroup),
+      .group = static_cast<int>(p.group()),
+      .column_shift = column_shift(p),
+      .q_aligned = aligned(p.q, p.qk_dim),
+      .k_aligned = aligned(p.k, p.qk_dim),
+      .v_aligned = aligned(p.v, p.v_dim),
+      .out_aligned = aligned(p.out, p.v_dim),
+      .bias_staged = false,
+      .speculate = std::getenv("TESSERA_LAZY_MAXIMUM") == nullptr};
+  const int bytes = shared_memory(c, p, device);
+  a.bias_staged = bytes > c.tile_bytes();
+  const DeviceScope scope(p.device.index);
+  launch(instance->kernel, "flash2 forward", p.batch * p.q_heads * tiling.count(), c.threads(),
+         static_cast<std::size_t>(bytes), stream, a);
+}
+
+const ForwardInstance* choose(std::span<const ForwardInstance> instances, const core::Problem& p) {
+  std::string why;
+  return choose_forward(instances, device_limits(p.device.index), p, why);
+}
+
+std::string limits_of(std::span<const ForwardInstance> instances, const core::Problem& p, int capability) {
+  const DeviceLimits& device = device_limits(p.device.index);
+  std::string why = common_limits(device, p, capability);
+  if (why.empty()) choose_forward(instances, device, p, why);
+  return why;
+}
+
+}  // namespace
+
+Variant forward_variant(const core::Problem& p) {
+  if (p.dropout && p.dropout_threshold > 0) return Variant::dropout;
+  const bool all_aligned =
+      aligned(p.q, p.qk_dim) && aligned(p.k, p.qk_dim) && aligned(p.v, p.v_dim) && aligned(p.out, p.v_dim);
+  const bool plain = p.scale > 0 && p.softcap == 0 && !p.has_bias && p.alibi_slopes == nullptr && !p.dropout;
+  return plain && all_aligned ? Variant::plain : Variant::featured;
+}
+
+const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
+                                      const core::Problem& p, std::string& why) {
+  const Variant variant = forward_variant(p);
+  for (const ForwardInstance& instance : instances) {
+    const ForwardConfig& c = instance.config;
+    if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim &&
+        c.tile_bytes() + kStaticSharedMemory <= device.shared_memory) {
+      return &instance;
+    }
+  }
+  why = core::concat("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ",
+                     device.shared_memory, " bytes of shared memory");
+  return nullptr;
+}
+
+std::string flash2_forward_limits(const core::Problem& p) { return limits_of(instances_of(p), p, 80); }
+
+registry::Configuration flash2_forward_configuration(const core::Problem& p, int /*workers*/) {
+  return configuration_of(choose(instances_of(p), p), p);
+}
+
+std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& /*configuration*/) {
+  return details_of(choose(instances_of(p), p), p);
+}
+
+void flash2_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
+                    const registry::Resources& resources) {
+  run(choose(instances_of(p), p), p, resources.stream);
+}
+
+std::string flash2_sm75_forward_limits(const core::Problem& p) {
+  return limits_of(flash2_sm75_forward_fp16(), p, 75);
+}
+
+registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int /*workers*/) {
+  return configuration_of(choose(flash2_sm75_forward_fp16(), p), p);
+}
+
+std::string flash2_sm75_forward_details(const core::Problem& p,
+                                        const registry::Configuration& /*configuration*/) {
+  return details_of(choose(flash2_sm75_forward_fp16(), p), p);
+}
+
+void flash2_sm75_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
+                         const registry::Resources& resources) {
+  run(choose(flash2_sm75_forward_fp16(), p), p, resources.stream);
+}
+
+}  // namespace tessera::cuda
+
+#endif
