@@ -2,6 +2,7 @@
 
 #if TESSERA_HAVE_CUDA
 #include "cuda/flash2_forward.h"
+#include "cuda/standard.h"
 #endif
 
 namespace tessera::cuda {
@@ -42,6 +43,54 @@ constexpr Kernel kKernels[] = {
         .configure = flash2_sm75_forward_configuration,
         .details = flash2_sm75_forward_details,
         .run = flash2_sm75_forward,
+    },
+    {
+        .name = "cuda.standard",
+        .algorithm = Algorithm::standard,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 10,
+        .features = Features::all().without(Feature::fp64),
+        .limits = standard_limits,
+        .configure = standard_configuration,
+        .details = standard_details,
+        .run = standard_forward,
+    },
+    {
+        .name = "cuda.standard",
+        .algorithm = Algorithm::standard,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 10,
+        .features = Features::all().without(Feature::fp64),
+        .limits = standard_limits,
+        .configure = standard_configuration,
+        .details = standard_details,
+        .run = standard_backward,
+    },
+    {
+        .name = "cuda.standard_fused",
+        .algorithm = Algorithm::standard,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 9,
+        .features = Features::all().without(Feature::fp64),
+        .limits = standard_limits,
+        .configure = standard_fused_configuration,
+        .details = standard_details,
+        .run = standard_fused_forward,
+    },
+    {
+        .name = "cuda.standard_fused",
+        .algorithm = Algorithm::standard,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 9,
+        .features = Features::all().without(Feature::fp64),
+        .limits = standard_limits,
+        .configure = standard_fused_configuration,
+        .details = standard_details,
+        .run = standard_fused_backward,
     },
 };
 

@@ -1,0 +1,30 @@
+// cuda.standard and cuda.standard_fused: the entries for the registry. Only in builds with CUDA.
+#pragma once
+
+#include <string>
+
+#include "core/problem.h"
+#include "cuda/host/device.h"
+#include "registry/kernel.h"
+
+namespace tessera::cuda {
+
+// What the kernels lack for a problem on a GPU with such limits, cuBLAS apart; empty: nothing.
+std::string standard_limits_on(const DeviceLimits& limits, const core::Problem& p);
+
+std::string standard_limits(const core::Problem& p);
+std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
+
+registry::Configuration standard_configuration(const core::Problem& p, int workers);
+void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
+                      const registry::Resources& resources);
+void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
+                       const registry::Resources& resources);
+
+registry::Configuration standard_fused_configuration(const core::Problem& p, int workers);
+void standard_fused_forward(const core::Problem& p, const registry::Configuration& configuration,
+                            const registry::Resources& resources);
+void standard_fused_backward(const core::Problem& p, const registry::Configuration& configuration,
+                             const registry::Resources& resources);
+
+}  // namespace tessera::cuda
