@@ -1,6 +1,7 @@
 #include "cuda/kernels.h"
 
 #if TESSERA_HAVE_CUDA
+#include "cuda/flash1.h"
 #include "cuda/flash2_forward.h"
 #include "cuda/standard.h"
 #endif
@@ -43,6 +44,54 @@ constexpr Kernel kKernels[] = {
         .configure = flash2_sm75_forward_configuration,
         .details = flash2_sm75_forward_details,
         .run = flash2_sm75_forward,
+    },
+    {
+        .name = "cuda.flash1",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 50,
+        .features = Features::all().without(Feature::fp64 | Feature::bias_gradient),
+        .limits = flash1_limits,
+        .configure = flash1_configuration,
+        .details = flash1_details,
+        .run = flash1_run,
+    },
+    {
+        .name = "cuda.flash1",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 50,
+        .features = Features::all().without(Feature::fp64 | Feature::bias_gradient),
+        .limits = flash1_limits,
+        .configure = flash1_configuration,
+        .details = flash1_details,
+        .run = flash1_run,
+    },
+    {
+        .name = "cuda.flash1_sm75",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 45,
+        .features = kWithoutTypes.without(Feature::bias_gradient) | Feature::fp16,
+        .limits = flash1_sm75_limits,
+        .configure = flash1_sm75_configuration,
+        .details = flash1_sm75_details,
+        .run = flash1_sm75_run,
+    },
+    {
+        .name = "cuda.flash1_sm75",
+        .algorithm = Algorithm::flash1,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 45,
+        .features = kWithoutTypes.without(Feature::bias_gradient) | Feature::fp16,
+        .limits = flash1_sm75_limits,
+        .configure = flash1_sm75_configuration,
+        .details = flash1_sm75_details,
+        .run = flash1_sm75_run,
     },
     {
         .name = "cuda.standard",

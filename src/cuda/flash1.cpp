@@ -1,0 +1,192 @@
+// cuda.flash1 on the host: which instance serves a problem, how many keys stay in shared memory, and the launches. The
+// algorithm is in flash1/forward.cuh and flash1/backward.cuh.
+#include "cuda/flash1.h"
+
+#if TESSERA_HAVE_CUDA
+
+#include <algorithm>
+#include <limits>
+
+#include "core/text.h"
+#include "core/walk.h"
+#include "cuda/flash1/config.h"
+#include "cuda/host/arena.h"
+#include "cuda/standard/passes.h"
+
+namespace tessera::cuda {
+namespace {
+
+using flash1::Family;
+using flash1::Instance;
+
+enum class Path { newest, sm75 };
+
+constexpr int kMostKeys = 512;  // of a block: beyond, the traffic of O no longer matters
+
+const Family& family_of(int capability, DType dtype) {
+  if (dtype == DType::fp32) return flash1::any_fp32();
+  if (dtype == DType::bf16) return flash1::sm80_bf16();
+  return capability >= 80 ? flash1::sm80_fp16() : flash1::sm75_fp16();
+}
+
+int capability_of(const DeviceLimits& limits, Path path) {
+  return path == Path::sm75 ? 75 : limits.capability;
+}
+
+// Whether rows of a tensor can be copied 16 bytes at a time.
+bool aligned(const core::View& view, std::int64_t columns, DType dtype) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype)), chunk = 16 / size;
+  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && columns % chunk == 0 &&
+         view.row_stride % chunk == 0 && view.head_stride % chunk == 0 && view.batch_stride % chunk == 0;
+}
+
+bool plain(const core::Problem& p) {
+  const bool options = p.has_bias || p.softcap != 0 || p.alibi_slopes != nullptr || p.dropout;
+  const bool in_chunks = aligned(p.q, p.qk_dim, p.dtype) && aligned(p.k, p.qk_dim, p.dtype) &&
+                         aligned(p.v, p.v_dim, p.dtype) &&
+                         (p.direction == Direction::forward || aligned(p.grad_out, p.v_dim, p.dtype));
+  return !options && in_chunks;
+}
+
+const Instance& instance_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
+  const Family& family = family_of(capability_of(limits, path), p.dtype);
+  const std::int64_t widest = std::max(p.qk_dim, p.v_dim);
+  const int bucket = widest <= 64 ? 0 : widest <= 128 ? 1 : 2;
+  const int variant = static_cast<int>(plain(p) ? flash1::Variant::plain : flash1::Variant::featured);
+  return p.direction == Direction::forward ? family.forward[bucket][variant]
+                                           : family.backward[bucket][variant];
+}
+
+// The paper's rule: as many keys as the fast memory holds beside the tile of queries.
+int block_keys(const core::Problem& p, const DeviceLimits& limits, const Instance& instance) {
+  if (p.direction == Direction::backward) return instance.step_k;
+  const int fitting = (limits.shared_memory - instance.fixed_bytes) / instance.bytes_per_key;
+  const std::int64_t wanted = std::min<std::int64_t>(std::max<std::int64_t>(p.k_length, 1), kMostKeys);
+  const int rounded = static_cast<int>((wanted + instance.step_k - 1) / instance.step_k) * instance.step_k;
+  return std::min(rounded, fitting / instance.step_k * instance.step_k);
+}
+
+int shared_bytes(const core::Problem& p, const Instance& instance, int block_k) {
+  return instance.fixed_bytes + (p.direction == Direction::forward ? block_k * instance.bytes_per_key : 0);
+}
+
+// The sums and statistics in global memory.
+flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance& instance) {
+  const std::int64_t rows = p.batch * p.q_heads * p.q_length;
+  flash1::Arguments a;
+  a.problem = p;
+  a.sums = arena.take<float>(rows * instance.head_dim);
+  if (p.direction == Direction::forward) {
+    a.maxima = arena.take<float>(rows * instance.splits);
+    a.normalisers = arena.take<float>(rows * instance.splits);
+  } else {
+    a.delta = arena.take<float>(rows);
+  }
+  return a;
+}
+
+std::string limits_on(const DeviceLimits& limits, const core::Problem& p, Path path) {
+  if (!limits.failure.empty()) return limits.failure;
+  const int capability = capability_of(limits, path);
+  if (limits.capability < 75 || (p.dtype == DType::bf16 && capability < 80)) {
+    return core::concat(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
+                        "; this is ", capability / 10, ".", capability % 10);
+  }
+  const std::int64_t longest = std::max(p.q_length, p.k_length);
+  if (longest >= core::kLongestWalk) {
+    return core::concat("sequence length ", longest, " is not below 2^29");
+  }
+  const std::int64_t heads = p.batch * p.q_heads;
+  if (heads > 0 && p.q_length > std::numeric_limits<std::int32_t>::max() / heads) {
+    return core::concat(heads, " heads of ", p.q_length, " rows are more than 2^31 - 1 rows");
+  }
+  const Instance& instance = instance_of(p, limits, path);
+  if (instance.kernel == nullptr) {
+    return core::concat(
+        "head_dim ", std::max(p.qk_dim, p.v_dim),
+        " is beyond 128, the most for backward in the shared memory of compute capability 7.5");
+  }
+  const int needed = shared_bytes(p, instance, instance.step_k);
+  if (needed > limits.shared_memory) {
+    return core::concat("needs ", needed, " bytes of shared memory for head_dim ",
+                        std::max(p.qk_dim, p.v_dim), "; this GPU has ", limits.shared_memory);
+  }
+  return {};
+}
+
+registry::Configuration configuration(const core::Problem& p, Path path) {
+  const DeviceLimits& limits = device_limits(p.device.index);
+  const Instance& instance = instance_of(p, limits, path);
+  const int block_k = block_keys(p, limits, instance), bytes = shared_bytes(p, instance, block_k);
+  Arena arena;
+  arguments(arena, p, instance);
+  return {.block_q = instance.block_q,
+          .block_k = block_k,
+          .shared_memory_bytes = static_cast<std::size_t>(bytes),
+          .workspace_bytes = arena.used(),
+          .workers = 1,
+          .fast_memory_bytes = static_cast<double>(bytes)};
+}
+
+std::string details(const core::Problem& p, Path path) {
+  const int capability = capability_of(device_limits(p.device.index), path);
+  const char* products = p.dtype == DType::fp32 ? "FFMA" : capability < 80 ? "mma.m16n8k8" : "mma.m16n8k16";
+  const bool forward = p.direction == Direction::forward;
+  return core::concat(products, ", 1 thread block per ", forward ? "head" : "key/value head", ", ",
+                      forward ? "O" : "dQ", " in fp32 in the workspace", plain(p) ? "" : ", featured");
+}
+
+void run(const core::Problem& p, const registry::Configuration& configuration,
+         const registry::Resources& resources, Path path) {
+  const DeviceScope scope(p.device.index);
+  const Instance& instance = instance_of(p, device_limits(p.device.index), path);
+  Arena arena(resources.workspace);
+  flash1::Arguments a = arguments(arena, p, instance);
+  a.block_k = static_cast<int>(configuration.block_k);
+  const bool forward = p.direction == Direction::forward;
+  if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
+  launch(instance.kernel, forward ? "cuda.flash1: forward" : "cuda.flash1: backward",
+         p.batch * (forward ? p.q_heads : p.kv_heads), instance.threads, configuration.shared_memory_bytes,
+         resources.stream, a);
+}
+
+}  // namespace
+
+std::string flash1_limits_on(const DeviceLimits& limits, const core::Problem& p) {
+  return limits_on(limits, p, Path::newest);
+}
+std::string flash1_sm75_limits_on(const DeviceLimits& limits, const core::Problem& p) {
+  return limits_on(limits, p, Path::sm75);
+}
+
+std::string flash1_limits(const core::Problem& p) {
+  return limits_on(device_limits(p.device.index), p, Path::newest);
+}
+registry::Configuration flash1_configuration(const core::Problem& p, int) {
+  return configuration(p, Path::newest);
+}
+std::string flash1_details(const core::Problem& p, const registry::Configuration&) {
+  return details(p, Path::newest);
+}
+void flash1_run(const core::Problem& p, const registry::Configuration& configuration,
+                const registry::Resources& resources) {
+  run(p, configuration, resources, Path::newest);
+}
+
+std::string flash1_sm75_limits(const core::Problem& p) {
+  return limits_on(device_limits(p.device.index), p, Path::sm75);
+}
+registry::Configuration flash1_sm75_configuration(const core::Problem& p, int) {
+  return configuration(p, Path::sm75);
+}
+std::string flash1_sm75_details(const core::Problem& p, const registry::Configuration&) {
+  return details(p, Path::sm75);
+}
+void flash1_sm75_run(const core::Problem& p, const registry::Configuration& configuration,
+                     const registry::Resources& resources) {
+  run(p, configuration, resources, Path::sm75);
+}
+
+}  // namespace tessera::cuda
+
+#endif

@@ -1,0 +1,29 @@
+// cuda.flash1: the entries for the registry. Only in builds with CUDA.
+#pragma once
+
+#include <string>
+
+#include "core/problem.h"
+#include "cuda/host/device.h"
+#include "registry/kernel.h"
+
+namespace tessera::cuda {
+
+// What the kernel lacks for a problem on a GPU with such limits; empty: nothing.
+std::string flash1_limits_on(const DeviceLimits& limits, const core::Problem& p);
+std::string flash1_sm75_limits_on(const DeviceLimits& limits, const core::Problem& p);
+
+std::string flash1_limits(const core::Problem& p);
+registry::Configuration flash1_configuration(const core::Problem& p, int workers);
+std::string flash1_details(const core::Problem& p, const registry::Configuration& configuration);
+void flash1_run(const core::Problem& p, const registry::Configuration& configuration,
+                const registry::Resources& resources);
+
+// The path for compute capability 7.5, on any GPU.
+std::string flash1_sm75_limits(const core::Problem& p);
+registry::Configuration flash1_sm75_configuration(const core::Problem& p, int workers);
+std::string flash1_sm75_details(const core::Problem& p, const registry::Configuration& configuration);
+void flash1_sm75_run(const core::Problem& p, const registry::Configuration& configuration,
+                     const registry::Resources& resources);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,54 @@
+// cuda.flash1's kernels as the host sees them: what an instance is and what it is given.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace tessera::cuda::flash1 {
+
+// The element type and the instructions that multiply it: tensor cores, or plain fp32.
+enum class Engine : int { sm75_fp16, sm80_fp16, sm80_bf16, fp32 };
+
+// Branches on options that are off cost a sixth of the speed where they are compiled in: hence two variants.
+enum class Variant : int {
+  plain,     // no options, rows that begin on 16-byte boundaries
+  featured,  // softcap, ALiBi, bias, dropout; any alignment
+};
+
+// What a kernel is given. The sums are fp32 and live in global memory through the whole call, as the algorithm has it: O
+// in forward, dQ in backward, one row of `head_dim` numbers for row (sequence * q_heads + head) * q_length + i.
+struct Arguments {
+  core::Problem problem{};
+  int block_k = 0;               // keys that stay in shared memory (forward)
+  float* sums = nullptr;         // O, normalised after every block of keys; dQ, unscaled
+  float* maxima = nullptr;       // forward: m, per row
+  float* normalisers = nullptr;  // forward: l, per row
+  float* delta = nullptr;        // backward: <dO, O> - d(LSE), per row
+};
+
+static_assert(sizeof(Arguments) < 4096, "the parameters of a kernel");
+
+struct Instance {
+  void (*kernel)(Arguments) = nullptr;
+  int head_dim = 0;
+  int block_q = 0;
+  int step_k = 0;  // forward: blocks of keys are whole multiples of it; backward: the block of keys
+  int threads = 0;
+  int splits = 1;         // warps that share rows
+  int fixed_bytes = 0;    // shared memory
+  int bytes_per_key = 0;  // and per key of a block (forward)
+};
+
+// All the instances of an engine: by head_dim 64, 128, 256 and variant.
+struct Family {
+  Instance forward[3][2];
+  Instance backward[3][2];  // kernel null: none
+};
+
+const Family& sm75_fp16();
+const Family& sm80_fp16();
+const Family& sm80_bf16();
+const Family& any_fp32();
+
+}  // namespace tessera::cuda::flash1
