@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/text.h"
+#include "core/tiles.h"
 #include "core/walk.h"
 #include "cuda/flash1/config.h"
 #include "cuda/host/arena.h"
@@ -48,10 +49,18 @@ bool plain(const core::Problem& p) {
   return !options && in_chunks;
 }
 
+int bucket_of(const core::Problem& p) {
+  const std::int64_t widest = std::max(p.qk_dim, p.v_dim);
+  return widest <= 64 ? 0 : widest <= 128 ? 1 : 2;
+}
+
+const Instance& bias_instance_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
+  return family_of(capability_of(limits, path), p.dtype).bias[bucket_of(p)];
+}
+
 const Instance& instance_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
   const Family& family = family_of(capability_of(limits, path), p.dtype);
-  const std::int64_t widest = std::max(p.qk_dim, p.v_dim);
-  const int bucket = widest <= 64 ? 0 : widest <= 128 ? 1 : 2;
+  const int bucket = bucket_of(p);
   const int variant = static_cast<int>(plain(p) ? flash1::Variant::plain : flash1::Variant::featured);
   return p.direction == Direction::forward ? family.forward[bucket][variant]
                                            : family.backward[bucket][variant];
@@ -100,6 +109,10 @@ std::string limits_on(const DeviceLimits& limits, const core::Problem& p, Path p
   if (heads > 0 && p.q_length > std::numeric_limits<std::int32_t>::max() / heads) {
     return core::concat(heads, " heads of ", p.q_length, " rows are more than 2^31 - 1 rows");
   }
+  if (p.has_grad_bias && p.bias_batch * p.bias_heads * (p.bias_rows / 32 + 1) >
+                             std::numeric_limits<std::int32_t>::max() / (p.k_length + 1)) {
+    return "the bias has more tiles than a grid has thread blocks";
+  }
   const Instance& instance = instance_of(p, limits, path);
   if (instance.kernel == nullptr) {
     return core::concat(
@@ -145,6 +158,14 @@ void run(const core::Problem& p, const registry::Configuration& configuration,
   a.block_k = static_cast<int>(configuration.block_k);
   const bool forward = p.direction == Direction::forward;
   if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
+  if (p.has_grad_bias) {
+    const Instance& bias = bias_instance_of(p, device_limits(p.device.index), path);
+    const core::Tiling blocks{p.k_length, bias.block_q, p.blocks ? p.blocks.block_k : 0};
+    const std::int64_t tiles = p.bias_rows == 1 ? 1 : core::Tiling{p.q_length, bias.block_q}.count();
+    launch(bias.kernel, "cuda.flash1: bias gradient", p.bias_batch * p.bias_heads * tiles * blocks.count(),
+           bias.threads, static_cast<std::size_t>(bias.fixed_bytes), resources.stream, a);
+    if (!p.has_grad_q && !p.has_grad_k && !p.has_grad_v) return;
+  }
   launch(instance.kernel, forward ? "cuda.flash1: forward" : "cuda.flash1: backward",
          p.batch * (forward ? p.q_heads : p.kv_heads), instance.threads, configuration.shared_memory_bytes,
          resources.stream, a);

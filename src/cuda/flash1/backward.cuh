@@ -54,8 +54,11 @@ struct BackwardShared {
   static constexpr int kBytes = kOptions + static_cast<int>(sizeof(Options));
 };
 
+// Which gradient: of the products, or of the scores that the bias was added to, behind the softcap.
+enum class Gradient : int { products, scores };
+
 // The products of two rows of queries become P (in `s`) and dS (in `dp`).
-template <BackwardConfig C, int N>
+template <BackwardConfig C, Gradient Of, int N>
 __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4], const Options& options,
                                               const Step& step, int row, int key, bool masked,
                                               const float (&lse)[2], const float (&delta)[2]) {
@@ -84,7 +87,7 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
       } else {
         score = p;
       }
-      grad = p * (grad - delta[h]) * derivative;
+      grad = p * (grad - delta[h]) * (Of == Gradient::products ? derivative : 1);
       if (!visible) score = grad = 0;
     }
   }
@@ -215,8 +218,8 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
           if (step.any(row, 16, key, kKeys)) {
             multiply_rows<E, D>(s, q, group * 16, shared + Shared::kK, split * kKeys);          // issue_qk
             multiply_rows<E, D>(dp, grad_out, group * 16, shared + Shared::kV, split * kKeys);  // issue_dp
-            differentiate<C>(s, dp, options, step, row, key, !step.all(row, 16, key, kKeys), own_lse,
-                             own_delta);
+            differentiate<C, Gradient::products>(s, dp, options, step, row, key,
+                                                 !step.all(row, 16, key, kKeys), own_lse, own_delta);
           }
           store_scores<E, W>(shared + Shared::kP, group * 16, split * kKeys, s);
           store_scores<E, W>(shared + Shared::kGradScores, group * 16, split * kKeys, dp);

@@ -43,6 +43,7 @@ struct Instance {
 // All the instances of an engine: by head_dim 64, 128, 256 and variant.
 struct Family {
   Instance forward[3][2];
+  Instance bias[3];         // the gradient of the bias, by head_dim; likewise
   Instance backward[3][2];  // kernel null: none
 };
 
