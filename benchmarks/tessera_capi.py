@@ -1,4 +1,4 @@
-"""Tessera's C interface (include/tessera/capi.h) on PyTorch's CPU tensors, without copies.
+"""Tessera's C interface (include/tessera/capi.h) on PyTorch's tensors, on the CPU and on GPUs, without copies.
 
 A call is prepared once, with all its structs, and then costs nothing but the C function:
 
@@ -138,15 +138,29 @@ class Plan(Versioned):
     ]
 
 
+def device_of(tensor):
+    """Where a torch tensor lives, in Tessera's words."""
+    return Device(1, tensor.device.index or 0) if tensor.is_cuda else Device()
+
+
+def describe(tensor, shape, strides):
+    return Tensor(tensor.data_ptr(), DTYPES[str(tensor.dtype)], 0, shape, strides, device_of(tensor))
+
+
 def tokens(tensor):
     """A torch tensor (B, H, N, D) as Tessera's (batch, sequence, heads, head_dim)."""
     view = tensor.transpose(1, 2)
-    return Tensor(view.data_ptr(), DTYPES[str(view.dtype)], 0, tuple(view.shape), tuple(view.stride()))
+    return describe(view, tuple(view.shape), tuple(view.stride()))
 
 
 def lse_tensor(tensor):
     """A torch tensor (B, H, N) as Tessera's LSE."""
-    return Tensor(tensor.data_ptr(), DTYPES[str(tensor.dtype)], 0, (*tensor.shape, 1), (*tensor.stride(), 1))
+    return describe(tensor, (*tensor.shape, 1), (*tensor.stride(), 1))
+
+
+def bias_tensor(tensor):
+    """A torch tensor (B or 1, H or 1, Nq or 1, Nk) as Tessera's bias."""
+    return describe(tensor, tuple(tensor.shape), tuple(tensor.stride()))
 
 
 class Tessera:
@@ -166,8 +180,10 @@ class Tessera:
         if status != 0:
             raise RuntimeError(f"tessera: {self.library.tsr_last_error().decode()}")
 
-    def forward(self, q, k, v, out, lse, **options):
+    def forward(self, q, k, v, out, lse, bias=None, **options):
         tensors = {"q": tokens(q), "k": tokens(k), "v": tokens(v), "out": tokens(out), "lse": lse_tensor(lse)}
+        if bias is not None:
+            tensors["bias"] = bias_tensor(bias)
         return Call(self, FORWARD, tensors, **options)
 
     def backward(self, q, k, v, out, lse, grad_out, grad_q, grad_k, grad_v, **options):
@@ -208,10 +224,13 @@ class Tessera:
 class Call:
     """A call with everything it needs; calling it computes."""
 
-    def __init__(self, tessera, direction, tensors, causal=False, threads=0, block_mask=None):
+    def __init__(self, tessera, direction, tensors, causal=False, threads=0, stream=None, workspace=None, **options):
+        """`stream`: a torch stream. `workspace`: a torch tensor of bytes to lend. `options`: fields of Attention."""
         self.tessera = tessera
-        self.attention = Attention(left=-1, right=0 if causal else -1, block_mask=block_mask)
-        self.execution = Execution(threads=threads)
+        self.attention = Attention(left=-1, right=0 if causal else -1, **options)
+        self.execution = Execution(threads=threads, stream=stream.cuda_stream if stream is not None else None)
+        if workspace is not None:
+            self.execution.workspace, self.execution.workspace_bytes = workspace.data_ptr(), workspace.numel()
         kind, self.name = (
             (ForwardTensors, "forward") if direction == FORWARD else (BackwardTensors, "backward")
         )

@@ -16,11 +16,25 @@ namespace tessera::core {
 
 inline constexpr std::int64_t kLongestWalk = std::int64_t{1} << 29;
 
-// Row i sees column j of the band when i + low <= j <= i + high: the band in 32 bits, for sequences up to kLongestWalk.
+// A sequence shorter than kLongestWalk, for a thread block that must be at work quickly: 64-bit arithmetic is slow on GPUs.
+struct ShortSequence {
+  int tensor_batch = 0;  // batch index into the tensors (0 when packed)
+  int q_begin = 0, q_length = 0;
+  int k_begin = 0, k_length = 0;
+};
+
+TESSERA_HD inline ShortSequence short_sequence(const Problem& p, int index) {
+  if (!p.packed) return {index, 0, static_cast<int>(p.q_length), 0, static_cast<int>(p.k_length)};
+  const int q_begin = p.cumulative_q[index], k_begin = p.cumulative_k[index];
+  return {0, q_begin, p.cumulative_q[index + 1] - q_begin, k_begin, p.cumulative_k[index + 1] - k_begin};
+}
+
+// Row i sees column j of the band when i + low <= j <= i + high.
 struct Diagonals {
   int low = 0, high = 0;
 };
 
+// The band in 32 bits.
 TESSERA_HD constexpr Diagonals diagonals(const Band& band) {
   auto clamp = [](std::int64_t x) {
     return static_cast<int>(x < -kLongestWalk - 1  ? -kLongestWalk - 1
@@ -29,6 +43,38 @@ TESSERA_HD constexpr Diagonals diagonals(const Band& band) {
   };
   return {band.left == kUnbounded ? static_cast<int>(-kLongestWalk - 1) : clamp(band.diagonal - band.left),
           band.right == kUnbounded ? static_cast<int>(kLongestWalk + 1) : clamp(band.diagonal + band.right)};
+}
+
+// The diagonals of every sequence of a problem: worked out by the host, as far as the lengths do not matter.
+struct DiagonalRule {
+  int low = 0, high = 0, diagonal = 0;
+  bool follows_lengths = false;  // k_length - q_length is to be added
+
+  TESSERA_HD constexpr Diagonals operator()(const ShortSequence& s) const {
+    const int moved = follows_lengths ? s.k_length - s.q_length : 0;
+    return {low + moved, high + moved};
+  }
+  // Where ALiBi counts from.
+  TESSERA_HD constexpr int alibi_diagonal(const ShortSequence& s) const {
+    return diagonal + (follows_lengths ? s.k_length - s.q_length : 0);
+  }
+};
+
+inline DiagonalRule diagonal_rule(const Problem& p) {
+  DiagonalRule rule;
+  rule.follows_lengths = !p.explicit_diagonal && p.align == Align::bottom_right;
+  const std::int64_t diagonal =
+      rule.follows_lengths ? 0 : p.origin.row - p.origin.column + (p.explicit_diagonal ? p.diagonal : 0);
+  // Beyond the longest sequence nothing changes any more; unbounded sides are twice as far away, so that a
+  // difference of lengths added to them does not bring them back.
+  auto clamp = [](std::int64_t x) {
+    return static_cast<int>(x < -kLongestWalk ? -kLongestWalk : x > kLongestWalk ? kLongestWalk : x);
+  };
+  constexpr int kFar = static_cast<int>(2 * kLongestWalk - 1);
+  rule.diagonal = clamp(diagonal);
+  rule.low = p.left == kUnbounded ? -kFar : clamp(diagonal - p.left);
+  rule.high = p.right == kUnbounded ? kFar : clamp(diagonal + p.right);
+  return rule;
 }
 
 enum class WalkOrder : std::uint8_t { ascending, descending };
@@ -119,8 +165,21 @@ TESSERA_HD constexpr int walk_block(std::int64_t block) {
 using KeyWalk = StepWalk<WalkOrder::descending>;
 using QueryWalk = StepWalk<WalkOrder::ascending>;
 
-// The keys that queries [begin, end) of a sequence see. The queries must lie in one block of the block mask, if there is
-// one (Tiling).
+// The keys that queries [begin, end) of a sequence with `keys` of them see. The queries must lie in one block of the
+// block mask, if there is one (Tiling).
+TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Diagonals& diagonals, int keys,
+                                              int q_head, int begin, int end) {
+  const int first = begin + diagonals.low, last = end + diagonals.high;
+  VisibleColumns columns{first > 0 ? first : 0, last < keys ? last : keys};
+  if (!p.blocks) return columns;
+  const std::int64_t row = (p.blocks.heads == 1 ? 0 : q_head * p.blocks.q_blocks) + begin / p.blocks.block_q;
+  const std::int64_t offset = p.blocks.row_offsets[row];
+  columns.kept = p.blocks.columns + offset;
+  columns.count = static_cast<int>(p.blocks.row_offsets[row + 1] - offset);
+  columns.block = walk_block(p.blocks.block_k);
+  return columns;
+}
+
 TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,
                                               int begin, int end) {
   const VisibleRange range = visible_range(s.band, begin, end, s.k_length);

@@ -6,11 +6,13 @@
 //     copies of the next K and V tile are issued    (cp.async, two stages; on Turing plain loads)
 //     for each chunk of the step:  S = Q K^T  ->  P = 2^(S c - m c)  ->  O += P V
 //
-// Speculation. The first steps, and those that a mask cuts, search each row's maximum m (safe_chunk). The others
-// exponentiate against the m known so far, and without a search the exponentials of one chunk can stand between the
-// products of its neighbours (speculative_step). Before a chunk's P is used, a vote over its row sums tells whether
-// some score outgrew m too far for P's type; then the rest of the step is redone with a search, and a tile in which that
-// happens twice stops speculating. What is decided depends on the tile's rows alone: results stay reproducible.
+// Speculation. The first steps, and those that a mask cuts, search each row's maximum m (search_chunk). The others
+// exponentiate against the m known so far: without a search the exponentials of one chunk stand between the products
+// of its neighbours (speculative_step), and a step is one run of instructions without a branch. At its end a vote over
+// its row sums tells whether a score outgrew m too far for P's type. Then what the step added is subtracted again - the
+// error of that is scaled away, because the maximum has grown by as much - and the step is done with a search. A warp
+// in which that happens kMostFailures times stops speculating. What is decided depends on the tile's rows alone:
+// results stay reproducible and independent of the rest of the batch.
 //
 // Traffic: Q and O once, K and V once per block of queries and head (from L2 when heads of a wave share it), LSE once.
 #pragma once
@@ -46,8 +48,15 @@ class ForwardTile {
   static constexpr bool kAsync = C.mma == ptx::Mma::k16;
   static constexpr bool kFeatured = C.variant != Variant::plain, kDropout = C.variant == Variant::dropout;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  // The largest row sum of a chunk that P may have before it is stored in its type.
+  // The largest sum over the columns of a step that a lane holds of a row: no P is larger.
   static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
+  // Where registers allow, and where there is a neighbour to stand between.
+  static constexpr bool kSpeculate = kChunks > 1 && (C.variant == Variant::plain ||
+                                                     (C.variant == Variant::featured && C.head_dim == 64));
+  // Behind the first products, which hide its arithmetic, where registers allow.
+  static constexpr bool kCopyLate = C.head_dim == 64 && C.variant == Variant::plain;
+  static constexpr float kLargestExponent = 15.99F;
+  static constexpr int kMostFailures = 4;
   static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
 
   using Tile = SharedTile<C.head_dim>;
@@ -63,15 +72,18 @@ class ForwardTile {
   };
 
   __device__ void clear();
-  __device__ void load_step(const Step& step, int stage);
+  __device__ void load_step(int begin, int limit, int stage);
   __device__ void walk_keys(bool careful);
   __device__ void issue_qk(Scores& s, int stage, int chunk, int k_step);
   __device__ void issue_pv(const Probabilities& p, int stage, int chunk, int k_step, int d_tile);
+  __device__ void issue_pv(const Probabilities& p, int stage, int chunk);
   __device__ void modify(Scores& s, const Step& step, int stage, int chunk);
   __device__ void apply_mask(Scores& s, const Step& step, int chunk);
   __device__ void online_softmax(const Scores& s, Probabilities& p, int column);
-  __device__ int speculative_step(const Step& step, int stage);
-  __device__ void safe_chunk(const Step& step, int stage, int chunk, bool masked);
+  template <typename CopyNext>
+  __device__ bool speculative_step(const Step& step, int stage, CopyNext&& copy_next);
+  __device__ void undo_chunk(const Step& step, int stage, int chunk);
+  __device__ void search_chunk(const Step& step, int stage, int chunk, bool masked);
   __device__ void hide_spoiled_values(int stage);
   __device__ void reach_visible_rows();
   __device__ bool finite() const;
@@ -80,6 +92,16 @@ class ForwardTile {
   __device__ int row(int mi, int half) const {
     return warp_row_ + mi * 16 + lane_ / 4 + half * 8;
   }  // within the tile
+  // 2^(score - reference) of two scores, for speculation; on Turing, which cannot convert with saturation, at most what
+  // P's type holds.
+  __device__ __forceinline__ float2 exponentials(float x, float y, float reference) const {
+    const float c = exponent_scale();
+    x = kFeatured ? x - reference : fmaf(x, c, -reference);
+    y = kFeatured ? y - reference : fmaf(y, c, -reference);
+    if constexpr (C.mma == ptx::Mma::k8) x = fminf(x, kLargestExponent), y = fminf(y, kLargestExponent);
+    return {ptx::exp2(x), ptx::exp2(y)};
+  }
+
   __device__ static bool spoiled(float x) { return !(fabsf(x) < INFINITY); }
   __device__ float exponent_scale() const { return kFeatured ? 1.0F : a_.features.scale_log2; }
   __device__ Tile k_tile(int stage) const { return {shared_ + C.q_bytes() + stage * 2 * C.kv_bytes()}; }
@@ -108,29 +130,34 @@ class ForwardTile {
     if (word <= a_.dropout_limit) y = 0;
   }
 
-  // What is needed at the end only, or seldom, waits in shared memory, not in registers.
+  // What is needed at the end only, or seldom, waits in shared memory, not in registers; each warp has its own, so that
+  // no thread waits for another one at the start.
   struct alignas(16) Later {
     core::DropoutStream dropout;
-    const std::uint16_t *k, *v;  // the sequence's first row
-    std::uint16_t* out;          // the tile's first row
-    float* lse;
+    void* pointers[4];  // the first row of the sequence in K and V, of the tile in O and LSE
     std::int64_t bias;  // offset of the head's first row
     int diagonal;       // ALiBi counts from it
     float slope;
     int end;   // of the tile's rows
     int keys;  // of the sequence
+    core::Diagonals diagonals;
     core::VisibleColumns visible;
   };
+  __device__ static const std::uint16_t* keys() {
+    return static_cast<const std::uint16_t*>(later().pointers[0]);
+  }
+  __device__ static const std::uint16_t* values() {
+    return static_cast<const std::uint16_t*>(later().pointers[1]);
+  }
   __device__ static Later& later() {
-    __shared__ Later memory;
-    return memory;
+    __shared__ Later memory[C.warps];
+    return memory[threadIdx.x / 32];
   }
 
   const ForwardArguments& a_;
   const std::uint32_t shared_;
   const int lane_, warp_row_;
   int begin_;  // the tile's first row
-  core::Diagonals diagonals_;
   std::uint32_t q_lane_, k_lane_, v_lane_;
   std::uint32_t q_[C.q_in_registers ? kK : 1][C.q_in_registers ? kM : 1][4];
   float o_[kM][kD][4];
@@ -149,40 +176,51 @@ __device__ __forceinline__ ForwardTile<C>::ForwardTile(const ForwardArguments& a
       warp_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kM) {
   const core::BasicTask<std::uint32_t> task = a_.order[blockIdx.x];
   const core::Problem& p = a_.p;
-  const core::Sequence sequence = core::sequence(p, task.sequence);
   const int head = static_cast<int>(task.head);
-  const core::Tile rows = core::Tiling{sequence.q_length, C.block_q(), p.blocks.block_q}[task.tile];
-  begin_ = static_cast<int>(rows.begin);
-  diagonals_ = core::diagonals(sequence.band);
-  const std::int64_t kv_head = head / a_.group;
+  const core::ShortSequence sequence = core::short_sequence(p, static_cast<int>(task.sequence));
+  begin_ = static_cast<int>(task.tile) * C.block_q();
+  int end = min(begin_ + C.block_q(), sequence.q_length);
+  if (p.blocks) {
+    const core::Tile rows = core::Tiling{sequence.q_length, C.block_q(), p.blocks.block_q}[task.tile];
+    begin_ = static_cast<int>(rows.begin), end = static_cast<int>(rows.end);
+  }
+  const core::Diagonals diagonals = a_.diagonals(sequence);
+  const RowSource q{p.q.row<const std::uint16_t>(sequence.tensor_batch, head, sequence.q_begin),
+                    p.q.row_stride, static_cast<int>(p.qk_dim), a_.q_aligned};
+  if (begin_ < end)
+    load_rows<C.head_dim, C.block_q(), C.threads(), kAsync, kFeatured, kDropout>(Tile{shared_}, q, begin_,
+                                                                                 end);
+
   const MatrixAddress by_row = row_operand(lane_), by_column = column_operand(lane_);
   q_lane_ = shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk);
   k_lane_ = Tile::offset(by_column.row, by_column.chunk);
   v_lane_ = Tile::offset(by_row.row, by_row.chunk);
-  if (threadIdx.x == 0) {
-    Later& l = later();
-    l.k = p.k.row<const std::uint16_t>(sequence.tensor_batch, kv_head, sequence.k_begin);
-    l.v = p.v.row<const std::uint16_t>(sequence.tensor_batch, kv_head, sequence.k_begin);
-    l.out = p.out.row<std::uint16_t>(sequence.tensor_batch, head, sequence.q_begin + begin_);
-    l.lse = p.lse ? p.lse.row<float>(sequence.tensor_batch, head, sequence.q_begin + begin_) : nullptr;
-    l.end = static_cast<int>(rows.end);
-    l.keys = static_cast<int>(sequence.k_length);
-    l.visible = core::visible_keys(p, sequence, head, begin_, static_cast<int>(rows.end));
+  // Four lanes work out the four pointers, so that the copies of K can start soon.
+  Later& l = later();
+  if (lane_ < 4) {
+    const bool keys = lane_ < 2;
+    const core::View& view = lane_ == 0 ? p.k : lane_ == 1 ? p.v : lane_ == 2 ? p.out : p.lse;
+    const int view_head = keys ? static_cast<int>(a_.group.quotient(task.head)) : head;
+    const int first = keys ? sequence.k_begin : sequence.q_begin + begin_;
+    const std::int64_t offset =
+        sequence.tensor_batch * view.batch_stride + view_head * view.head_stride + first * view.row_stride;
+    char* data = static_cast<char*>(view.data);
+    l.pointers[lane_] = data == nullptr ? nullptr : data + offset * (lane_ == 3 ? 4 : 2);
+  }
+  if (lane_ == 0) {
+    l.end = end;
+    l.keys = sequence.k_length;
+    l.diagonals = diagonals;
+    l.visible = core::visible_keys(p, diagonals, sequence.k_length, head, begin_, end);
     if constexpr (kFeatured) {
-      l.bias = sequence.index * p.bias.batch_stride + head * p.bias.head_stride;
-      l.diagonal =
-          static_cast<int>(min(max(sequence.band.diagonal, -core::kLongestWalk), core::kLongestWalk));
-      l.slope = a_.features.has_alibi ? alibi_slope(p, sequence.index, head) : 0;
+      const auto index = static_cast<std::int64_t>(task.sequence);
+      l.bias = index * p.bias.batch_stride + head * p.bias.head_stride;
+      l.diagonal = a_.diagonals.alibi_diagonal(sequence);
+      l.slope = a_.features.has_alibi ? alibi_slope(p, index, head) : 0;
+      if constexpr (kDropout) l.dropout = core::dropout_stream(p, index, head);
     }
-    if constexpr (kDropout) l.dropout = core::dropout_stream(p, sequence.index, head);
   }
-  const RowSource q_source{p.q.row<const std::uint16_t>(sequence.tensor_batch, head, sequence.q_begin),
-                           p.q.row_stride, static_cast<int>(p.qk_dim), a_.q_aligned};
-  if (rows.begin < rows.end) {
-    load_rows<C.head_dim, C.block_q(), C.threads(), kAsync, kFeatured>(Tile{shared_}, q_source, begin_,
-                                                                       static_cast<int>(rows.end));
-  }
-  __syncthreads();
+  __syncwarp();
 }
 
 template <ForwardConfig C>
@@ -196,20 +234,20 @@ __device__ __forceinline__ void ForwardTile<C>::clear() {
   }
 }
 
+// K, V and the bias; keys from `limit` on arrive as zero.
 template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::load_step(const Step& step, int stage) {
-  const int keys = later().keys;
-  const RowSource k{later().k, a_.p.k.row_stride, static_cast<int>(a_.p.qk_dim), a_.k_aligned};
-  const RowSource v{later().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), a_.v_aligned};
-  load_rows<C.head_dim, C.block_k, C.threads(), kAsync, kFeatured>(k_tile(stage), k, step.begin, keys);
-  load_rows<C.head_dim, C.block_k, C.threads(), kAsync, kFeatured>(v_tile(stage), v, step.begin, keys);
+__device__ __forceinline__ void ForwardTile<C>::load_step(int begin, int limit, int stage) {
+  const RowSource k{keys(), a_.p.k.row_stride, static_cast<int>(a_.p.qk_dim), a_.k_aligned};
+  const RowSource v{values(), a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), a_.v_aligned};
+  load_rows<C.head_dim, C.block_k, C.threads(), kAsync, kFeatured, kDropout>(k_tile(stage), k, begin, limit);
+  load_rows<C.head_dim, C.block_k, C.threads(), kAsync, kFeatured, kDropout>(v_tile(stage), v, begin, limit);
   if constexpr (kFeatured) {
     if (a_.bias_staged) {
       const core::View& bias = a_.p.bias;
-      const RowSource source{static_cast<const std::uint16_t*>(bias.data) + later().bias + step.begin,
-                             bias.row_stride, static_cast<int>(a_.p.k_length) - step.begin, true};
+      const RowSource source{static_cast<const std::uint16_t*>(bias.data) + later().bias + begin,
+                             bias.row_stride, static_cast<int>(a_.p.k_length) - begin, true};
       load_rows<C.block_k, C.block_q(), C.threads(), kAsync, false>(bias_tile(stage), source, begin_,
-                                                                    later().end);
+                                                                    limit < 0 ? 0 : later().end);
     }
   }
 }
@@ -245,7 +283,7 @@ __device__ __forceinline__ void ForwardTile<C>::issue_qk(Scores& s, int stage, i
   }
 }
 
-// O += P V for 16 keys (k_step) and the two column tiles from d_tile on.
+// O += P V for 16 keys (k_step) of a chunk and the two column tiles from d_tile on.
 template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities& p, int stage, int chunk,
                                                          int k_step, int d_tile) {
@@ -256,6 +294,16 @@ __device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities& p,
   for (int mi = 0; mi < kM; ++mi) {
     ptx::mma<C.mma, C.type>(o_[mi][d_tile], p[mi][k_step], v[0], v[1]);
     ptx::mma<C.mma, C.type>(o_[mi][d_tile + 1], p[mi][k_step], v[2], v[3]);
+  }
+}
+
+// For a whole chunk.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities& p, int stage, int chunk) {
+#pragma unroll
+  for (int k_step = 0; k_step < kN / 2; ++k_step) {
+#pragma unroll
+    for (int d_tile = 0; d_tile < kD; d_tile += 2) issue_pv(p, stage, chunk, k_step, d_tile);
   }
 }
 
@@ -333,8 +381,8 @@ __device__ __forceinline__ void ForwardTile<C>::apply_mask(Scores& s, const Step
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = begin_ + row(mi, half);
-      const int first = max(step.first, query + diagonals_.low) - column;
-      const int last = min(step.last - 1, query + diagonals_.high) - column;
+      const int first = max(step.first, query + later().diagonals.low) - column;
+      const int last = min(step.last - 1, query + later().diagonals.high) - column;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
 #pragma unroll
@@ -405,12 +453,14 @@ __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores& s, 
 }
 
 // A step that no mask cuts, against the maxima known so far. Exponentials of chunk c stand between the products of
-// chunks c + 1 (scores) and c - 1 (output), in proportion to their count. Returns how many chunks are done: all, or
-// those before the first that outgrew its maximum.
+// chunks c + 1 (scores) and c - 1 (output), in proportion to their count. False: a score outgrew its maximum; what was
+// added to O is to be undone.
 template <ForwardConfig C>
-__device__ __forceinline__ int ForwardTile<C>::speculative_step(const Step& step, int stage) {
+template <typename CopyNext>
+__device__ __forceinline__ bool ForwardTile<C>::speculative_step(const Step& step, int stage,
+                                                                 CopyNext&& copy_next) {
   constexpr int kUnits = kM * kN * 2;                            // pairs of exponentials in a chunk
-  constexpr int kScoreWork = kK * kN, kValueWork = kN / 2 * kD;  // products per m16 tile
+  constexpr int kScoreWork = kK * kN, kValueWork = kN / 2 * kD;  // products per m16 tile and chunk
   Scores s[2];
   Probabilities p[2];
   RowValues sum = {}, reference;
@@ -420,33 +470,21 @@ __device__ __forceinline__ int ForwardTile<C>::speculative_step(const Step& step
     reference[mi][0] = maximum_[mi][0] * c;
     reference[mi][1] = maximum_[mi][1] * c;
   }
-  auto exponentiate = [&](int chunk, int unit) {
-    const int mi = unit / (kN * 2), half = unit / kN % 2, j = unit % kN;
-    const float* pair = &s[chunk & 1][mi][j][2 * half];
-    float x = ptx::exp2(kFeatured ? pair[0] - reference[mi][half] : fmaf(pair[0], c, -reference[mi][half]));
-    float y = ptx::exp2(kFeatured ? pair[1] - reference[mi][half] : fmaf(pair[1], c, -reference[mi][half]));
-    sum[mi][half] = j == 0 ? x + y : sum[mi][half] + (x + y);
-    if constexpr (kDropout) drop(x, y, mi, j, half, step.begin + chunk * C.chunk);
-    p[chunk & 1][mi][j / 2][j % 2 * 2 + half] = ptx::pack<C.type>(x, y);
-  };
-  auto outgrown = [&] {  // the chunk exponentiated last; else its sums are taken over
-    bool bad = false;
-#pragma unroll
-    for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) bad |= !(sum[mi][half] < kSpeculationLimit);  // NaN too
-    }
-    if (__any_sync(kWarp, bad)) return true;
-#pragma unroll
-    for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) sum_[mi][half] += sum[mi][half];
-    }
-    return false;
-  };
-
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk(s[0], stage, 0, k_step);
+  if constexpr (kCopyLate) copy_next();
+  auto exponentiate = [&](int chunk, int unit) {
+    // A call of the random generator serves a row; without dropout neighbours add to different sums.
+    const int mi = unit / (kN * 2), half = kDropout ? unit / kN % 2 : unit % 2;
+    const int j = kDropout ? unit % kN : unit / 2 % kN;
+    const float2 e =
+        exponentials(s[chunk & 1][mi][j][2 * half], s[chunk & 1][mi][j][2 * half + 1], reference[mi][half]);
+    float x = e.x, y = e.y;
+    sum[mi][half] += x + y;
+    if constexpr (kDropout) drop(x, y, mi, j, half, step.begin + chunk * C.chunk);
+    p[chunk & 1][mi][j / 2][j % 2 * 2 + half] = ptx::pack_finite<C.type>(x, y);
+  };
+
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     if constexpr (kFeatured) modify(s[chunk & 1], step, stage, chunk);
@@ -464,12 +502,8 @@ __device__ __forceinline__ int ForwardTile<C>::speculative_step(const Step& step
 #pragma unroll
       for (int k_step = 0; k_step < kK; ++k_step) {
         issue_qk(s[(chunk + 1) & 1], stage, chunk + 1, k_step);
-        // Behind the first products, so that nothing waits for the last exponentials of the chunk before.
-        if (chunk > 0 && k_step == 0 && outgrown()) return chunk - 1;
         keep_pace(kN);
       }
-    } else if (chunk > 0 && outgrown()) {
-      return chunk - 1;
     }
     if (chunk > 0) {
 #pragma unroll
@@ -482,21 +516,51 @@ __device__ __forceinline__ int ForwardTile<C>::speculative_step(const Step& step
       }
     }
   }
-  if (outgrown()) return kChunks - 1;
+  issue_pv(p[(kChunks - 1) & 1], stage, kChunks - 1);
+
+  bool outgrown = false;
 #pragma unroll
-  for (int k_step = 0; k_step < kN / 2; ++k_step) {
+  for (int mi = 0; mi < kM; ++mi) {
+    outgrown |= !(sum[mi][0] < kSpeculationLimit) || !(sum[mi][1] < kSpeculationLimit);  // NaN too
+  }
+  if (__any_sync(kWarp, outgrown)) return false;
 #pragma unroll
-    for (int d_tile = 0; d_tile < kD; d_tile += 2) {
-      issue_pv(p[(kChunks - 1) & 1], stage, kChunks - 1, k_step, d_tile);
+  for (int mi = 0; mi < kM; ++mi) {
+    sum_[mi][0] += sum[mi][0];
+    sum_[mi][1] += sum[mi][1];
+  }
+  return true;
+}
+
+// Subtracts what speculative_step added for a chunk.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::undo_chunk(const Step& step, int stage, int chunk) {
+  Scores s;
+  Probabilities p;
+  const float c = exponent_scale();
+#pragma unroll
+  for (int k_step = 0; k_step < kK; ++k_step) issue_qk(s, stage, chunk, k_step);
+  if constexpr (kFeatured) modify(s, step, stage, chunk);
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        const float2 e = exponentials(s[mi][j][2 * half], s[mi][j][2 * half + 1], maximum_[mi][half] * c);
+        float x = e.x, y = e.y;
+        if constexpr (kDropout) drop(x, y, mi, j, half, step.begin + chunk * C.chunk);
+        p[mi][j / 2][j % 2 * 2 + half] = ptx::pack_finite<C.type>(x, y) ^ 0x80008000U;
+      }
     }
   }
-  return kChunks;
+  issue_pv(p, stage, chunk);
 }
 
 // One chunk with everything: mask, search for the maximum, rescaling.
 template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::safe_chunk(const Step& step, int stage, int chunk,
-                                                           bool masked) {
+__device__ __forceinline__ void ForwardTile<C>::search_chunk(const Step& step, int stage, int chunk,
+                                                             bool masked) {
   Scores s;
   Probabilities p;
 #pragma unroll
@@ -504,11 +568,7 @@ __device__ __forceinline__ void ForwardTile<C>::safe_chunk(const Step& step, int
   if constexpr (kFeatured) modify(s, step, stage, chunk);
   if (masked) apply_mask(s, step, chunk);
   online_softmax(s, p, step.begin + chunk * C.chunk);
-#pragma unroll
-  for (int k_step = 0; k_step < kN / 2; ++k_step) {
-#pragma unroll
-    for (int d_tile = 0; d_tile < kD; d_tile += 2) issue_pv(p, stage, chunk, k_step, d_tile);
-  }
+  issue_pv(p, stage, chunk);
 }
 
 // Values that are not finite must not reach rows that do not see them, and 0 * infinity would: out of the tile with
@@ -528,15 +588,15 @@ __device__ __forceinline__ void ForwardTile<C>::hide_spoiled_values(int stage) {
 template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::reach_visible_rows() {
   Walk walk(later().visible, C.block_k, kDropout ? a_.column_shift : 0);
-  const std::uint16_t* const values = later().v;
+  const std::uint16_t* const rows = values();
   const int columns = static_cast<int>(a_.p.v_dim);
   for (; !walk.done(); walk.next()) {
     for (int key = walk.first(); key < walk.last(); ++key) {
       for (int d = lane_; d < columns; d += 32) {
-        const float v = ptx::unpack<C.type>(values[key * a_.p.v.row_stride + d]).x;
+        const float v = ptx::unpack<C.type>(rows[key * a_.p.v.row_stride + d]).x;
         if (!spoiled(v)) continue;
         for (int r = warp_row_; r < warp_row_ + 16 * kM; ++r) {
-          if (key < begin_ + r + diagonals_.low || key > begin_ + r + diagonals_.high) continue;
+          if (key < begin_ + r + later().diagonals.low || key > begin_ + r + later().diagonals.high) continue;
           const std::uint32_t at = shared_ + Tile::offset(r, d / 8) + d % 8 * 2;
           const float out = ptx::unpack<C.type>(ptx::load_shared_half(at)).x;
           ptx::store_shared(at, static_cast<std::uint16_t>(ptx::pack<C.type>(out + v, 0)));
@@ -547,34 +607,45 @@ __device__ __forceinline__ void ForwardTile<C>::reach_visible_rows() {
   __syncwarp();
 }
 
-// All steps. `careful`: values that are not finite are kept from rows that do not see them.
+// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
 template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
   static_assert(C.stages == 1 || C.stages == 2);
   Walk walk(later().visible, C.block_k, kDropout ? a_.column_shift : 0);
-  auto step_of = [](const Walk& w) { return Step{w.begin(), w.first(), w.last()}; };
-  // In key coordinates: what the first and the last row of this warp see at most.
+  // The first and the last row of this warp.
   const int row_low = begin_ + warp_row_, row_high = row_low + 16 * kM - 1;
-  bool ready = false;
-  int failures = a_.speculate ? 0 : 2;
+  bool ready = false;  // every row has a maximum
+  int failures = a_.speculate && !careful ? 0 : kMostFailures;
 
-  if (C.stages == 2 && !walk.done()) load_step(step_of(walk), 0);
-  if constexpr (kAsync) ptx::commit_copies();
+  if constexpr (C.stages == 2) {
+    if (!walk.done()) load_step(walk.begin(), later().keys, 0);
+    if constexpr (kAsync) ptx::commit_copies();
+  }
+#pragma unroll 1
   for (int i = 0; !walk.done(); ++i) {
-    const Step step = step_of(walk);
+    const Step step{walk.begin(), walk.first(), walk.last()};
     const int stage = C.stages == 2 ? i & 1 : 0;
     walk.next();
     if constexpr (C.stages == 1) {
       if (i > 0) __syncthreads();
-      load_step(step, 0);
+      load_step(step.begin, later().keys, 0);
       if constexpr (kAsync) ptx::commit_copies();
     }
     if constexpr (kAsync) ptx::wait_copies<0>();
     __syncthreads();
-    if constexpr (C.stages == 2) {
-      if (!walk.done()) load_step(step_of(walk), stage ^ 1);
-      if constexpr (kAsync) ptx::commit_copies();
-    }
+    auto copy_next = [&] {
+      if constexpr (C.stages == 2) {
+        if constexpr (
+            kCopyLate) {  // without a branch between the products: after the last step nothing is valid
+          const int nothing = -static_cast<int>(core::kLongestWalk);
+          load_step(walk.begin(), walk.done() ? nothing : later().keys, stage ^ 1);
+        } else if (!walk.done()) {
+          load_step(walk.begin(), later().keys, stage ^ 1);
+        }
+        if constexpr (kAsync) ptx::commit_copies();
+      }
+    };
+    if constexpr (!kCopyLate) copy_next();
     if constexpr (C.q_in_registers) {
       if (i == 0) {
 #pragma unroll
@@ -586,22 +657,27 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
       }
     }
     if (careful) hide_spoiled_values(stage);
-    if (step.begin > row_high + diagonals_.high || step.last <= row_low + diagonals_.low) continue;
+    const bool hidden =
+        step.begin > row_high + later().diagonals.high || step.last <= row_low + later().diagonals.low;
     const bool masked = step.first > step.begin || step.last < step.begin + C.block_k ||
-                        step.begin < row_high + diagonals_.low ||
-                        step.begin + C.block_k - 1 > row_low + diagonals_.high;
-    int chunk = 0;
-    if constexpr (kChunks > 1) {  // with one chunk there are no neighbours to stand between
-      if (!masked && ready && failures < 2) {
-        chunk = speculative_step(step, stage);
-        if (chunk == kChunks) continue;
+                        step.begin < row_high + later().diagonals.low ||
+                        step.begin + C.block_k - 1 > row_low + later().diagonals.high;
+    bool copied = !kCopyLate;
+    if constexpr (kSpeculate) {
+      if (!hidden && !masked && ready && failures < kMostFailures) {
+        if (speculative_step(step, stage, copy_next)) continue;
+        copied = true;
         ++failures;
+#pragma unroll 1
+        for (int chunk = 0; chunk < kChunks; ++chunk) undo_chunk(step, stage, chunk);
       }
     }
+    if (!copied) copy_next();
+    if (hidden) continue;
 #pragma unroll 1
-    for (; chunk < kChunks; ++chunk) {
-      if (step.begin + chunk * C.chunk > row_high + diagonals_.high) break;
-      safe_chunk(step, stage, chunk, masked);
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (step.begin + chunk * C.chunk > row_high + later().diagonals.high) break;
+      search_chunk(step, stage, chunk, masked);
     }
     bool set = true;
 #pragma unroll
@@ -631,8 +707,8 @@ __device__ __forceinline__ bool ForwardTile<C>::finite() const {
 template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::finalize(bool careful) {
   const core::Problem& p = a_.p;
-  std::uint16_t* const out_rows = later().out;
-  float* const lse_rows = later().lse;
+  auto* const out_rows = static_cast<std::uint16_t*>(later().pointers[2]);
+  auto* const lse_rows = static_cast<float*>(later().pointers[3]);
   const int rows = later().end - begin_, columns = static_cast<int>(p.v_dim);
   const float c = exponent_scale();
 #pragma unroll

@@ -5,6 +5,7 @@
 
 #include "core/problem.h"
 #include "core/schedule.h"
+#include "core/walk.h"
 #include "cuda/flash2/score_features.h"
 #include "cuda/ptx/types.h"
 
@@ -33,12 +34,13 @@ struct ForwardConfig {
 
 struct ForwardArguments {
   core::Problem p;
-  core::BasicTaskOrder<std::uint32_t> order;
+  core::GridOrder order;
+  core::DiagonalRule diagonals;
   ScoreFeatures features;
   std::uint32_t dropout_limit;  // random bits up to here, in the upper half of a word, drop an element
   std::uint32_t origin_row;     // of the random numbers
   std::uint32_t origin_group;   // their group of columns where column_shift counts from
-  int group;                    // query heads per key/value head
+  core::Divider group;          // query heads per key/value head
   int column_shift;             // steps begin where column + shift is a multiple of the step
   bool q_aligned, k_aligned, v_aligned, out_aligned;
   bool bias_staged;  // the bias comes through shared memory

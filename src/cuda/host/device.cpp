@@ -13,7 +13,7 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int kMostDevices = 64;
-constexpr std::size_t kPlainSharedMemory = 48 * 1024;  // more must be asked for
+constexpr std::size_t kPlainSharedMemory = 47 * 1024;  // more must be asked for; 1 KB for static memory
 
 DeviceLimits ask(int device) {
   DeviceLimits limits;

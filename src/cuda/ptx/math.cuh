@@ -41,6 +41,20 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high) {
   return packed;
 }
 
+// As above, but what is too large for fp16 becomes its largest number. (bf16 holds whatever fp32 does.)
+// PTX ISA: cvt.rn.satfinite.f16x2.f32.
+template <Half16 Type>
+__device__ __forceinline__ std::uint32_t pack_finite(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (Type == Half16::fp16) {
+    std::uint32_t packed;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+#endif
+  return pack<Type>(low, high);
+}
+
 // The two numbers of a pair.
 template <Half16 Type>
 __device__ __forceinline__ float2 unpack(std::uint32_t pair) {

@@ -42,10 +42,11 @@ struct RowSource {
   bool aligned;               // data, stride and columns are multiples of 16 bytes
 };
 
-// Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads; rows outside [0, limit) and missing
-// columns arrive as zero. Async: by cp.async, to be committed and waited for by the caller; else when it returns, this
-// thread's part is stored. Unaligned: the source may be unaligned; costs a branch.
-template <int Columns, int Rows, int Threads, bool Async, bool Unaligned>
+// Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads; rows from `limit` on and missing columns
+// arrive as zero. Async: by cp.async, to be committed and waited for by the caller; else when it returns, this
+// thread's part is stored. Unaligned: the source may be unaligned; costs a branch. Early: `row` may be below 0, and what is
+// there arrives as zero.
+template <int Columns, int Rows, int Threads, bool Async, bool Unaligned, bool Early = false>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSource& from, int row, int limit) {
   using Tile = SharedTile<Columns>;
   constexpr int kPerPass = Threads / Tile::kChunks;  // rows
@@ -53,25 +54,26 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSourc
   const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % Tile::kChunks;
   const std::uint16_t* source = from.data + (row + own_row) * from.stride + chunk * 8;
+  const int left = limit - row - own_row;
   if (!Unaligned || from.aligned) {
     const bool inside = chunk * 8 < from.columns;
 #pragma unroll(Async ? Rows / kPerPass : 2)
     for (int i = 0; i < Rows; i += kPerPass) {
-      const bool valid = inside && static_cast<unsigned>(row + own_row + i) < static_cast<unsigned>(limit);
+      const bool valid = inside && i < left && (!Early || row + own_row + i >= 0);
       const std::uint32_t target = to.base + Tile::offset(own_row + i, chunk);
       if constexpr (Async) {
-        ptx::copy_async(target, source + i * from.stride, valid);
+        ptx::copy_async(target, source, valid);
       } else {
-        ptx::store_shared(target,
-                          valid ? __ldg(reinterpret_cast<const uint4*>(source + i * from.stride)) : uint4{});
+        ptx::store_shared(target, valid ? __ldg(reinterpret_cast<const uint4*>(source)) : uint4{});
       }
+      source += kPerPass * from.stride;
     }
     return;
   }
   if constexpr (Unaligned) {
 #pragma unroll 1
     for (int i = 0; i < Rows; i += kPerPass) {
-      const bool valid = static_cast<unsigned>(row + own_row + i) < static_cast<unsigned>(limit);
+      const bool valid = i < left && (!Early || row + own_row + i >= 0);
       std::uint32_t words[4] = {};
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
