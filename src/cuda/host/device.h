@@ -4,7 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+
+#include "core/problem.h"
 
 namespace tessera::cuda {
 
@@ -20,6 +23,10 @@ struct DeviceLimits {
 
 // The limits of a GPU, asked for once. Never throws CUDA's errors: `failure` says what is wrong.
 const DeviceLimits& device_limits(int device);
+
+// Why a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each; empty: it
+// is not. A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
+std::string size_limits(const core::Problem& problem, std::int64_t tile_rows);
 
 // Throws Error (device_failure) with CUDA's own words unless `status` is success. The error is cleared, so that the
 // next call starts afresh.
