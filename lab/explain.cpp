@@ -178,7 +178,7 @@ void add_explain(CLI::App& application, Action& action) {
   add_problem_options(*command, options->problem, "automatic");
   command
       ->add_option("--assume-gpu", options->assume_gpu,
-                   "Plan as if --device cuda were a GPU of this compute capability; needs none")
+                   "Plan for a GPU of this compute capability, which need not be there [the GPU of --device]")
       ->option_text("X.Y");
   command->add_flag("--json", options->json, "Print the plan as JSON instead (two directions: an array)")
       ->group("Output");

@@ -1,6 +1,6 @@
-#include "cuda/host/device.h"
-
 #if TESSERA_HAVE_CUDA
+
+#include "cuda/host/device.h"
 
 #include <algorithm>
 #include <array>
