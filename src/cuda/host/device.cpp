@@ -1,6 +1,6 @@
-#if TESSERA_HAVE_CUDA
-
 #include "cuda/host/device.h"
+
+#if TESSERA_HAVE_CUDA
 
 #include <algorithm>
 #include <array>
