@@ -28,8 +28,11 @@ void* StreamAllocator::allocate(std::size_t bytes, std::size_t /*alignment: CUDA
 
 void StreamAllocator::deallocate(void* data, std::size_t /*bytes*/, std::size_t /*alignment*/, void* stream) {
   if (data == nullptr) return;
-  // A failure here is that of the work before it, which others report.
-  if (cudaFreeAsync(data, static_cast<cudaStream_t>(stream)) != cudaSuccess) cudaGetLastError();
+  try {  // a failure here is that of the work before it, which others report
+    const DeviceScope scope(device_);
+    check(cudaFreeAsync(data, static_cast<cudaStream_t>(stream)), "cudaFreeAsync");
+  } catch (const Error&) {
+  }
 }
 
 DeviceBuffer::DeviceBuffer(int device, std::size_t bytes) : device_(device), bytes_(bytes) {
