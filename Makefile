@@ -10,7 +10,7 @@ PEERS := .venv-peers
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-arm64 bench asan tsan format lint docs clean peers-cpu
+.PHONY: help setup run build test test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean peers-cpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
@@ -58,6 +58,18 @@ test: ## everything that this machine can test: release, sanitizers, a part of A
 test-arm64: ## the whole suite for 64-bit Arm, NEON and SVE, in an emulator: slow
 	@tools/setup arm64
 	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests arm64-full
+
+test-gpu: ## every test that needs a GPU, with compute-sanitizer; keeps a summary; ARGS="..." adds options
+	@tools/setup test
+	@cmake --preset release -DTESSERA_CUDA=ON -DTESSERA_TESTS=ON
+	@cmake --build --preset release --target tessera_lab cuda_test -j $(BUILD_JOBS)
+	@tools/test-gpu $(ARGS)
+
+cuda-report: ## compile time of the CUDA files, registers of the kernels, size of the library; fails over the budgets
+	@tools/setup run
+	@cmake --preset release -DTESSERA_CUDA=ON
+	@cmake --build --preset release --target tessera -j $(BUILD_JOBS)
+	@tools/cuda-report --build $(RELEASE) $(ARGS)
 
 asan: ## the whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/setup test

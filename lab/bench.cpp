@@ -27,7 +27,7 @@ struct BenchOptions {
   std::string json, csv;
 };
 
-RunnerOptions runner_options(const BenchOptions& options) {
+RunnerOptions runner_options(const BenchOptions& options, Device device) {
   RunnerOptions result;
   result.schedule.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
   if (!options.repetitions.empty() && !options.min_time.empty()) {
@@ -45,7 +45,7 @@ RunnerOptions runner_options(const BenchOptions& options) {
   result.check_rows = static_cast<int>(parse_integer("--check-rows", options.check_rows, {0, 1'000'000}));
   // A tenth stays free: what the system calls available is an estimate.
   result.memory_budget = options.memory_budget.empty()
-                             ? available_memory() / 10 * 9
+                             ? available_memory(device) / 10 * 9
                              : parse_bytes("--memory-budget", options.memory_budget);
   return result;
 }
@@ -83,7 +83,9 @@ double expected_seconds(const Contest& contest, const Schedule& schedule) {
 class Output {
  public:
   Output(const BenchOptions& options, const Sweep& sweep, const std::vector<Algorithm>& algorithms)
-      : table_(sweep, algorithms), shows_table_(options.json != "-" && options.csv != "-") {
+      : device_(sweep.device),
+        table_(sweep, algorithms),
+        shows_table_(options.json != "-" && options.csv != "-") {
     if (options.json == "-" && options.csv == "-") {
       throw UsageError("--csv '-': standard output already carries --json; write one of them to a file");
     }
@@ -92,7 +94,8 @@ class Output {
   }
 
   void begin() const {
-    if (shows_table_) print(fmt::format("tessera {} on {}\n{}", version(), machine_text(), table_.header()));
+    if (shows_table_)
+      print(fmt::format("tessera {} on {}\n{}", version(), machine_text(device_), table_.header()));
   }
 
   void write(const Row& row) {
@@ -101,6 +104,7 @@ class Output {
   }
 
  private:
+  Device device_;
   std::vector<RowFile> files_;
   RowTable table_;
   bool shows_table_;
@@ -138,7 +142,7 @@ struct Tally {
 
 int run_bench(const BenchOptions& options) {
   const Sweep sweep = parse_sweep(options.problem);
-  const RunnerOptions runner = runner_options(options);
+  const RunnerOptions runner = runner_options(options, sweep.device);
   const std::vector<Algorithm> algorithms =
       sweep.algorithms.empty() ? algorithms_here(sweep) : sweep.algorithms;
   if (sweep.points.size() == 1) (void)Workload(sweep.points.front());  // wrong values end it here
@@ -203,13 +207,16 @@ void add_bench(CLI::App& application, Action& action) {
       "Lists make a sweep over every combination: 256,512 or a range 256..4096 (doubling), 64..256+64\n"
       "(adding), 1..27*3 (multiplying); 4k is 4096; --causal no,yes; repeat --window to sweep over windows.\n"
       "Without --algorithm every algorithm this machine has is measured; they are called in turn, so that\n"
-      "they are compared under the same conditions. TFLOP/s follow FlashAttention's convention:\n"
+      "they are compared under the same conditions. On a GPU each call is timed with CUDA events after the "
+      "L2\n"
+      "cache was emptied. TFLOP/s follow FlashAttention's convention:\n"
       "2 * pairs * (dim + v-dim) forward, 2.5 times that backward, pairs being those that the mask lets\n"
       "through (plain causal: half of all). Rows appear, and are in the files, as they finish.\n\n"
       "Examples:\n"
       "  tessera bench --seq 512..4096 --heads 8 --dim 64 --causal no,yes\n"
       "  tessera bench --algorithm standard,flash2 --seq 1k,2k --direction forward,backward --csv rows.csv\n"
       "  tessera bench --batch 1,8 --seq 8192 --memory-budget 4GiB --repetitions 3\n"
+      "  tessera bench --device cuda --dtype bf16 --seq 1k..16k --heads 16 --dim 128 --causal no,yes\n"
       "  tessera bench --seq 2048 --block-mask none,local:2,bigbird:1,1,2 --block-size 64 --json -");
   command->callback([&action, options] { action = [options] { return run_bench(*options); }; });
 }

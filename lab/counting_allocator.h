@@ -10,7 +10,16 @@
 
 namespace tessera::lab {
 
-class CountingAllocator : public Allocator {
+// An allocator that knows what was in use at most.
+class MeasuringAllocator : public Allocator {
+ public:
+  // The most that was in use at once since the last reset.
+  [[nodiscard]] virtual std::size_t peak() const = 0;
+  virtual void reset_peak() = 0;
+};
+
+// Host memory.
+class CountingAllocator final : public MeasuringAllocator {
  public:
   // Never more than `limit` bytes at a time, kept blocks included.
   explicit CountingAllocator(std::size_t limit);
@@ -21,9 +30,8 @@ class CountingAllocator : public Allocator {
   void* allocate(std::size_t bytes, std::size_t alignment, void* stream) override;
   void deallocate(void* data, std::size_t bytes, std::size_t alignment, void* stream) override;
 
-  // The most that was in use at once since the last reset.
-  [[nodiscard]] std::size_t peak() const;
-  void reset_peak();
+  [[nodiscard]] std::size_t peak() const override;
+  void reset_peak() override;
 
   // Bytes in use now.
   [[nodiscard]] std::size_t in_use() const;

@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cuda/host/devices.h"
 #include "lab/commands.h"
 #include "lab/options.h"
 #include "lab/table.h"
@@ -22,6 +24,7 @@ constexpr std::size_t kLabel = 12;
 
 struct ExplainOptions {
   ProblemOptions problem;
+  std::string assume_gpu;
   bool json = false;
 };
 
@@ -118,6 +121,18 @@ std::string mask_drawing(const Workload& workload) {
   return text;
 }
 
+// "8.6" as 86.
+int parse_capability(const std::string& text) {
+  std::vector<std::string> known;
+  for (const int capability : cuda::AssumedGpu::known()) {
+    known.push_back(fmt::format("{}.{}", capability / 10, capability % 10));
+    if (known.back() == text) return capability;
+  }
+  throw UsageError(known.empty()
+                       ? "--assume-gpu: this build has no CUDA"
+                       : fmt::format("--assume-gpu '{}': must be one of {}", text, fmt::join(known, ", ")));
+}
+
 int run_explain(const ExplainOptions& options) {
   const Sweep sweep = parse_sweep(options.problem);
   if (sweep.points.size() > 1) {
@@ -127,6 +142,13 @@ int run_explain(const ExplainOptions& options) {
     throw UsageError("--algorithm: explain takes one; it also says why the others were not chosen");
   }
   const Workload workload(sweep.points.front());
+  std::optional<cuda::AssumedGpu> gpu;
+  if (!options.assume_gpu.empty()) {
+    if (sweep.device.type != DeviceType::cuda) {
+      throw UsageError("--assume-gpu: needs --device cuda");
+    }
+    gpu.emplace(parse_capability(options.assume_gpu));
+  }
   const Algorithm algorithm = sweep.algorithms.empty() ? Algorithm::automatic : sweep.algorithms.front();
   const Execution execution{.threads = static_cast<int>(workload.point().threads)};
 
@@ -154,12 +176,17 @@ void add_explain(CLI::App& application, Action& action) {
   command->allow_extras();
   auto options = std::make_shared<ExplainOptions>();
   add_problem_options(*command, options->problem, "automatic");
+  command
+      ->add_option("--assume-gpu", options->assume_gpu,
+                   "Plan for a GPU of this compute capability, which need not be there [the GPU of --device]")
+      ->option_text("X.Y");
   command->add_flag("--json", options->json, "Print the plan as JSON instead (two directions: an array)")
       ->group("Output");
   command->footer(
       "One value for each option; --direction forward,backward explains both.\n\n"
       "Examples:\n"
       "  tessera explain --batch 2 --seq 4096 --heads 16 --dim 128 --dtype bf16 --causal\n"
+      "  tessera explain --device cuda --assume-gpu 8.6 --seq 4096 --dtype bf16\n"
       "  tessera explain --seq 2048 --block-mask bigbird:1,1,2 --block-size 64 --direction backward\n"
       "  tessera explain --heads 32 --kv-heads 8 --window 1023,0 --algorithm standard --json");
   command->callback([&action, options] { action = [options] { return run_explain(*options); }; });

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "lab/gpu.h"
 #include "tessera/plan.h"
 
 namespace tessera::lab {
@@ -46,6 +47,16 @@ std::size_t available_memory() {
   const auto used = number_in_file("/sys/fs/cgroup/memory.current");
   if (limit && used) available = std::min(available, *limit > *used ? *limit - *used : 0);
   return static_cast<std::size_t>(available);
+}
+
+std::string machine_text(Device device) {
+  if (device.type == DeviceType::cpu) return machine_text();
+  const std::string gpu = gpu_name(device.index);
+  return gpu.empty() ? machine_text() : gpu + " in " + machine_text();
+}
+
+std::size_t available_memory(Device device) {
+  return device.type == DeviceType::cpu ? available_memory() : gpu_available_memory(device.index);
 }
 
 }  // namespace tessera::lab

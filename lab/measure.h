@@ -38,6 +38,7 @@ struct Schedule {
 // One of several ways to do the same work.
 struct Contender {
   std::function<void()> call;
+  std::function<double()> timed{};  // calls, and says how many seconds it took; empty: the wall clock says it
   std::vector<double> seconds{};
   std::exception_ptr failure{};  // what a call threw; the contender is then left out
 };

@@ -61,6 +61,13 @@ TEST(Measure, AFailureLeavesTheOthersRunning) {
   EXPECT_EQ(contenders[1].seconds.size(), 4U);
 }
 
+TEST(Measure, AContenderMayBringItsOwnClock) {
+  std::vector<Contender> contenders = {
+      {.call = [] { FAIL() << "timed() calls"; }, .timed = [] { return 0.25; }}};
+  EXPECT_TRUE(measure(contenders, {.warmup = 1, .repetitions = 3}, [](double) { return true; }));
+  EXPECT_EQ(contenders[0].seconds, std::vector<double>(3, 0.25));
+}
+
 TEST(Measure, StopsWhenToldAndReportsItsShare) {
   int asked = 0;
   double last = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "lab/gpu.h"
 #include "lab/machine.h"
 #include "lab/terminal.h"
 #include "lab/units.h"
@@ -52,8 +53,10 @@ nlohmann::ordered_json to_json(const Row& row) {
     return row.error ? Json((*row.error).*member) : Json(nullptr);
   };
   static const std::string kMachine = machine_text();
+  const bool on_gpu = row.device.type == DeviceType::cuda;
   return {{"version", version()},
           {"machine", kMachine},
+          {"gpu", on_gpu ? Json(gpu_name(row.device.index)) : Json(nullptr)},
           {"device", to_string(row.device)},
           {"algorithm", tessera::name(row.algorithm)},
           {"kernel", planned(&Plan::kernel)},
@@ -84,6 +87,7 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"upper_quartile_ms", measured(row.seconds.upper_quartile * 1e3)},
           {"min_ms", measured(row.seconds.lowest * 1e3)},
           {"max_ms", measured(row.seconds.highest * 1e3)},
+          {"sm_clock_mhz", row.sm_clock_mhz ? Json(*row.sm_clock_mhz) : Json(nullptr)},
           {"flops", planned(&Plan::flops)},
           {"visible_pairs", planned(&Plan::visible_pairs)},
           {"tflops", measured(row.tflops())},

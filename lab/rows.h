@@ -41,6 +41,7 @@ struct Row {
   std::uint64_t seed = 0;
   Summary seconds{};
   std::size_t peak_extra_bytes = 0;
+  std::optional<double> sm_clock_mhz{};  // of a GPU while it was measured
   std::optional<SampledError> error{};
   std::optional<double> speedup{};  // over standard at the same point
 

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <memory>
 #include <new>
 #include <random>
 #include <span>
 #include <utility>
 
+#include "cuda/host/memory.h"
 #include "lab/counting_allocator.h"
+#include "lab/gpu.h"
 #include "lab/units.h"
 #include "reference/elements.h"
 #include "reference/oracle.h"
@@ -96,12 +99,18 @@ void add_speedups(std::vector<Row>& rows) {
   }
 }
 
+std::unique_ptr<MeasuringAllocator> make_allocator(Device device, std::size_t limit) {
+  if (device.type == DeviceType::cpu) return std::make_unique<CountingAllocator>(limit);
+  return std::make_unique<GpuPool>(device.index, limit);
+}
+
 // One call of each algorithm that is not measured: it shows what memory the call takes and, going forward,
 // how exact the output is.
 bool rehearse(std::vector<Row>& rows, std::vector<Contender>& contenders, const Workload& workload,
-              const Tensors& tensors, const RunnerOptions& options, CountingAllocator& allocator,
+              const Tensors& tensors, const RunnerOptions& options, MeasuringAllocator& allocator,
               const std::function<bool(double)>& proceed) {
   std::optional<RowSample> sample;
+  std::optional<HostCopy> host;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows[i];
     if (row.status != Status::ok) continue;
@@ -109,13 +118,15 @@ bool rehearse(std::vector<Row>& rows, std::vector<Contender>& contenders, const 
     try {
       allocator.reset_peak();
       contenders[i].call();
+      if (row.device.type == DeviceType::cuda) cuda::synchronize(row.device.index);
       row.peak_extra_bytes = allocator.peak();
       if (row.direction == Direction::backward || options.check_rows == 0) continue;
       if (!sample) {
-        sample.emplace(workload.attention(Algorithm::automatic), tensors.forward(), options.check_rows,
-                       options.seed);
+        host.emplace(tensors.forward());
+        sample.emplace(workload.host_attention(), host->tensors(), options.check_rows, options.seed);
       }
-      row.error = sample->compare(tensors.forward());
+      host->refresh_output();
+      row.error = sample->compare(host->tensors());
       if (!std::isfinite(row.error->largest)) {
         fail(row, Status::failed, "a sampled row of the output is not finite");
       }
@@ -181,15 +192,19 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.status == Status::ok; });
   };
   try {
-    const Workload workload(contest.point);
+    Workload workload(contest.point);
     Tensors tensors(workload.shapes(), contest.direction, contest.device);
     Execution execution{.threads = static_cast<int>(contest.point.threads)};
     plan_rows(rows, workload, tensors, execution, options.memory_budget);
     if (!any_left()) return rows;
 
+    workload.place(contest.device);
     tensors.allocate(options.seed);
-    CountingAllocator allocator(options.memory_budget - tensors.bytes());
-    execution.allocator = &allocator;
+    std::optional<GpuTimer> gpu;
+    if (contest.device.type == DeviceType::cuda)
+      execution.stream = gpu.emplace(contest.device.index).stream();
+    const auto allocator = make_allocator(contest.device, options.memory_budget - tensors.bytes());
+    execution.allocator = allocator.get();
     const bool backward_pass = contest.direction == Direction::backward;
     if (backward_pass) {  // gradients need the output and the LSE
       if (!proceed(0)) return {};
@@ -205,7 +220,18 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
             else forward(attention, tensors.forward(), execution);
           }});
     }
-    if (!rehearse(rows, contenders, workload, tensors, options, allocator, proceed)) return {};
+    if (!rehearse(rows, contenders, workload, tensors, options, *allocator, proceed)) return {};
+    std::vector<std::vector<double>> clocks(rows.size());
+    if (gpu) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        contenders[i].timed = [&gpu, &seen = clocks[i], call = contenders[i].call] {
+          gpu->forget_clocks();
+          const double seconds = gpu->time(call);
+          seen.insert(seen.end(), gpu->clocks().begin(), gpu->clocks().end());
+          return seconds;
+        };
+      }
+    }
 
     std::vector<Contender> runners;
     std::vector<Row*> measured;
@@ -221,6 +247,9 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     for (std::size_t i = 0; i < runners.size(); ++i) {
       if (runners[i].failure) fail(*measured[i], runners[i].failure);
       else measured[i]->seconds = summarise(runners[i].seconds);
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!clocks[i].empty()) rows[i].sm_clock_mhz = summarise(clocks[i]).median;
     }
   } catch (...) {
     fail_all(rows, std::current_exception());

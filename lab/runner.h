@@ -39,7 +39,7 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
 // random. The sample shrinks for very long sequences, because the oracle is slow.
 class RowSample {
  public:
-  // Computes the exact rows. The inputs must be there.
+  // Computes the exact rows. The inputs must be there, in host memory.
   RowSample(const Attention& attention, const ForwardTensors& tensors, int rows, std::uint64_t seed);
 
   // The error of what `tensors.out` holds now.

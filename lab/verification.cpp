@@ -42,7 +42,7 @@ CaseResult run_case(reference::Case& problem, const reference::Expected& expecte
   const auto begin = std::chrono::steady_clock::now();
   try {
     problem.poison();
-    reference::run(problem, kernel, selection.execution);
+    reference::run(problem, kernel, selection.execution, selection.device);
     const reference::Verdict verdict = reference::judge(problem, expected);
     result.tensors = verdict.tensors;
     if (!verdict.ok) {
@@ -76,14 +76,15 @@ int Verification::count(Outcome outcome) const {
   }));
 }
 
-std::vector<std::string> kernel_names() {
+std::vector<std::string> kernel_names(std::optional<DeviceType> type) {
   const std::vector<DeviceInfo> here = devices();
   std::vector<std::string> names;
   for (const KernelInfo& kernel : kernels()) {
     const bool can_run = std::any_of(here.begin(), here.end(), [&](const DeviceInfo& device) {
       return device.device.type == kernel.device;
     });
-    if (can_run && !contains(names, kernel.name)) names.push_back(kernel.name);
+    const bool wanted = !type || *type == kernel.device;
+    if (wanted && can_run && !contains(names, kernel.name)) names.push_back(kernel.name);
   }
   return names;
 }

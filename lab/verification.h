@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct Selection {
   std::vector<std::string> cases{};     // empty: all
   double tolerance = 1;                 // times what is allowed
   Execution execution{};
+  std::optional<Device> device{};  // where kernels of GPUs run; empty: cuda:0
 };
 
 enum class Outcome { passed, failed, unsupported };
@@ -44,8 +46,8 @@ struct Verification {
   [[nodiscard]] int count(Outcome outcome) const;
 };
 
-// The kernels of this machine by name, fastest first, each once.
-std::vector<std::string> kernel_names();
+// The kernels of this machine by name, fastest first, each once; of one kind of device alone if that is given.
+std::vector<std::string> kernel_names(std::optional<DeviceType> device = {});
 
 // The features of the matrix, in its order.
 std::vector<std::string> feature_names();

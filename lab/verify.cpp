@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/devices.h"
 #include "lab/commands.h"
 #include "lab/machine.h"
 #include "lab/options.h"
@@ -22,7 +23,7 @@ namespace {
 
 struct VerifyOptions {
   std::vector<std::string> dtype, kernel, feature, name;
-  std::string threads = "0", tolerance = "1";
+  std::string threads = "0", tolerance = "1", device;
   bool json = false, markdown = false;
 };
 
@@ -63,7 +64,13 @@ Selection selection(const VerifyOptions& options) {
   Selection result;
   result.dtypes = parse_dtypes("--dtype", options.dtype);
   if (result.dtypes.empty()) result.dtypes = {DType::fp64, DType::fp32, DType::fp16, DType::bf16};
-  const std::vector<std::string> here = kernel_names();
+  if (!options.device.empty()) result.device = parse_device("--device", options.device);
+  const std::vector<std::string> here = result.device ? kernel_names(result.device->type) : kernel_names();
+  if (result.device && here.empty()) {
+    const std::string reason = cuda::unusable(result.device->index);
+    throw UsageError(fmt::format("--device '{}': {}", options.device,
+                                 reason.empty() ? "has no kernels in this build" : reason));
+  }
   result.kernels = pick("--kernel", options.kernel, here, true);
   if (result.kernels.empty()) result.kernels = here;
   result.features = pick("--feature", options.feature, feature_names(), true);
@@ -138,6 +145,11 @@ void add_verify(CLI::App& application, Action& action) {
   };
   add_list("--dtype", options->dtype, "TYPE,...", "fp64, fp32, fp16, bf16 [all]");
   add_list("--kernel", options->kernel, "NAME,...", "Kernels, as tessera info names them [all]");
+  command
+      ->add_option("--device", options->device,
+                   "Only the kernels of cpu, cuda or cuda:N [all, GPUs on cuda:0]")
+      ->option_text("DEVICE")
+      ->group("What is checked");
   add_list("--feature", options->feature, "NAME,...", "Features, as the table names them [all]");
   add_list("--case", options->name, "NAME", "One case of a feature; may be repeated [all]");
   command->add_option("--threads", options->threads, "CPU threads; 0: all [0]")
@@ -158,6 +170,7 @@ void add_verify(CLI::App& application, Action& action) {
       "Examples:\n"
       "  tessera verify\n"
       "  tessera verify --dtype bf16 --feature causal,window\n"
+      "  tessera verify --device cuda\n"
       "  tessera verify --markdown > support.md");
   command->callback([&action, options] { action = [options] { return run_verify(*options); }; });
 }

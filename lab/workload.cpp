@@ -104,7 +104,19 @@ Workload::Workload(const Point& point) : point_(point) {
 Attention Workload::attention(Algorithm algorithm) const {
   Attention result = attention_;
   result.algorithm = algorithm;
+  if (device_slopes_.data() != nullptr) {
+    result.alibi.slopes = reinterpret_cast<const float*>(device_slopes_.data());
+  }
   return result;
+}
+
+void Workload::place(Device device) {
+  if (device.type == DeviceType::cpu) return;
+  attention_.mask.blocks.prepare(device);
+  if (slopes_.empty()) return;
+  const std::size_t bytes = slopes_.size() * sizeof(float);
+  device_slopes_ = cuda::DeviceBuffer(device.index, bytes);
+  device_slopes_.upload(slopes_.data(), bytes);
 }
 
 void Tensors::Free::operator()(std::byte* data) const {
@@ -142,6 +154,11 @@ std::size_t Tensors::bytes() const {
 
 void Tensors::take(Tensor& tensor) {
   if (!tensor.given()) return;
+  if (tensor.device.type == DeviceType::cuda) {
+    device_buffers_.emplace_back(tensor.device.index, bytes_of(tensor));
+    tensor.data = device_buffers_.back().data();
+    return;
+  }
   auto* data = static_cast<std::byte*>(::operator new(bytes_of(tensor), std::align_val_t(kAlignment)));
   buffers_.emplace_back(data);
   tensor.data = data;
@@ -151,7 +168,24 @@ void Tensors::allocate(std::uint64_t seed) {
   for (Tensor* tensor : all()) take(*tensor);
   std::uint64_t stream = 0;
   for (const Tensor* tensor : {&q_, &k_, &v_, &bias_, &grad_out_}) {
-    if (tensor->given()) fill_random(*tensor, mix(seed) + ++stream);
+    if (tensor->given()) fill(*tensor, mix(seed) + ++stream);
+  }
+}
+
+void Tensors::fill(const Tensor& tensor, std::uint64_t seed) {
+  const std::int64_t count = elements(tensor);
+  if (tensor.device.type == DeviceType::cpu) return fill_random(tensor.dtype, tensor.data, 0, count, seed);
+  // In pieces: the host need not have as much memory as the GPU.
+  constexpr std::int64_t kPiece = std::int64_t{1} << 24;
+  const auto buffer = std::find_if(device_buffers_.begin(), device_buffers_.end(),
+                                   [&](const auto& one) { return one.data() == tensor.data; });
+  const std::size_t size = size_of(tensor.dtype);
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kPiece, count)) * size);
+  for (std::int64_t first = 0; first < count; first += kPiece) {
+    const std::int64_t length = std::min(kPiece, count - first);
+    fill_random(tensor.dtype, piece.data(), first, length, seed);
+    buffer->upload(piece.data(), static_cast<std::size_t>(length) * size,
+                   static_cast<std::size_t>(first) * size);
   }
 }
 
@@ -173,12 +207,31 @@ BackwardTensors Tensors::backward() const {
           .grad_bias = grad_bias_};
 }
 
-void fill_random(const Tensor& tensor, std::uint64_t seed) {
-  const std::uint64_t stream = mix(seed);
-  const std::int64_t count = elements(tensor);
-  core::with_type(tensor.dtype, [&]<typename T>() {
+HostCopy::HostCopy(const ForwardTensors& tensors) : device_(tensors), host_(tensors) {
+  for (Tensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.bias, &host_.out}) *tensor = fetch(*tensor);
+}
+
+Tensor HostCopy::fetch(const Tensor& tensor) {
+  if (!tensor.given() || tensor.device.type == DeviceType::cpu) return tensor;
+  memory_.emplace_back(bytes_of(tensor));
+  cuda::download(tensor.device.index, tensor.data, memory_.back().data(), memory_.back().size());
+  Tensor copy = tensor;
+  copy.data = memory_.back().data();
+  copy.device = Device::cpu();
+  return copy;
+}
+
+void HostCopy::refresh_output() {
+  const Tensor& out = device_.out;
+  if (out.device.type == DeviceType::cpu) return;
+  cuda::download(out.device.index, out.data, host_.out.data, bytes_of(out));
+}
+
+void fill_random(DType dtype, void* to, std::int64_t first, std::int64_t count, std::uint64_t seed) {
+  const std::uint64_t stream = mix(seed) + static_cast<std::uint64_t>(first);
+  core::with_type(dtype, [&]<typename T>() {
     using Number = core::Accumulator<T>;
-    auto* data = static_cast<T*>(tensor.data);
+    auto* data = static_cast<T*>(to);
     // The sum of four uniform 16-bit numbers, scaled: mean 0, deviation 1, tails up to 3.46.
     const Number scale = static_cast<Number>(std::sqrt(3.0) / 65536.0);
     for (std::int64_t i = 0; i < count; ++i) {

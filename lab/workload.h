@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/host/memory.h"
 #include "lab/options.h"
 #include "tessera/attention.h"
 #include "tessera/plan.h"
@@ -21,8 +22,12 @@ class Workload {
   Workload(Workload&&) = default;
   Workload& operator=(Workload&&) = default;
 
-  // The operation with an algorithm filled in.
+  // The operation with an algorithm filled in. What it points to is in host memory, or where `place` put it.
   [[nodiscard]] Attention attention(Algorithm algorithm) const;
+  // The same for the oracle: always in host memory.
+  [[nodiscard]] Attention host_attention() const { return attention_; }
+  // Copies what the description points to (slopes, block mask) to the device that will run it.
+  void place(Device device);
   [[nodiscard]] const Shapes& shapes() const { return shapes_; }
   [[nodiscard]] const Point& point() const { return point_; }
 
@@ -31,6 +36,7 @@ class Workload {
   Shapes shapes_;
   Attention attention_;
   std::vector<float> slopes_;
+  cuda::DeviceBuffer device_slopes_;
 };
 
 // The tensors of a workload for one direction. Made without memory first, so that a plan can say what the
@@ -42,7 +48,8 @@ class Tensors {
   // Bytes that `allocate` takes.
   [[nodiscard]] std::size_t bytes() const;
 
-  // Takes memory and fills the inputs: normally distributed, the bias likewise. Throws std::bad_alloc.
+  // Takes memory and fills the inputs: normally distributed, the bias likewise. Throws std::bad_alloc, or Error
+  // (out_of_memory) on a GPU.
   void allocate(std::uint64_t seed);
 
   [[nodiscard]] ForwardTensors forward() const;
@@ -53,14 +60,32 @@ class Tensors {
     void operator()(std::byte* data) const;
   };
   void take(Tensor& tensor);
+  void fill(const Tensor& tensor, std::uint64_t seed);
   std::vector<Tensor*> all();
 
   Tensor q_{}, k_{}, v_{}, bias_{}, out_{}, lse_{};
   Tensor grad_out_{}, grad_q_{}, grad_k_{}, grad_v_{}, grad_bias_{};
   std::vector<std::unique_ptr<std::byte, Free>> buffers_;
+  std::vector<cuda::DeviceBuffer> device_buffers_;
 };
 
-// Fills a tensor without gaps with numbers that are close to normally distributed (mean 0, deviation 1).
-void fill_random(const Tensor& tensor, std::uint64_t seed);
+// The tensors of a forward call in host memory: the same ones, or copies of those on a GPU.
+class HostCopy {
+ public:
+  explicit HostCopy(const ForwardTensors& tensors);
+
+  // Fetches the output anew, where it is a copy.
+  void refresh_output();
+  [[nodiscard]] const ForwardTensors& tensors() const { return host_; }
+
+ private:
+  Tensor fetch(const Tensor& tensor);
+  ForwardTensors device_, host_;
+  std::vector<std::vector<std::byte>> memory_;
+};
+
+// Numbers that are close to normally distributed (mean 0, deviation 1): elements [first, first + count) of an endless
+// array that depends on the seed alone.
+void fill_random(DType dtype, void* data, std::int64_t first, std::int64_t count, std::uint64_t seed);
 
 }  // namespace tessera::lab

@@ -103,6 +103,13 @@ static void test_block_masks(void) {
   CHECK_OK(tsr_block_mask_column(mask, 0, 3, &indices, &count));
   CHECK(count == 1 && indices[0] == 3);
 
+  const tsr_device host = {TSR_CPU, 0}, no_gpu = {TSR_CUDA, 9}, no_device = {7, 0};
+  CHECK_OK(tsr_block_mask_prepare(mask, host));
+  CHECK(tsr_block_mask_prepare(mask, no_gpu) == TSR_UNSUPPORTED);
+  CHECK(strstr(tsr_last_error(), "cuda:9 ") != NULL);
+  CHECK(tsr_block_mask_prepare(mask, no_device) == TSR_INVALID_ARGUMENT);
+  CHECK(tsr_block_mask_prepare(NULL, host) == TSR_INVALID_ARGUMENT);
+
   // Each query sees the two keys of its own block, which differ by one.
   float q[8] = {0}, k[8] = {0}, v[8] = {0, 1, 2, 3, 4, 5, 6, 7}, out[8];
   const tsr_tensor t_q = tsr_tensor_contiguous(q, TSR_FP32, 1, 8, 1, 1);

@@ -120,6 +120,8 @@ WRONG = [
     (["peak", "--threads", "-1"], ["--threads", "'-1'", "0 to 4096"]),
     (["peak", "--repetitions", "0"], ["--repetitions", "'0'", "1 to 10000"]),
     (["peak", "--ceilings", "tensor_cores"], ["--ceilings", "'tensor_cores'", "fp32_fma", "memory_read"]),
+    (["explain", "--assume-gpu", "8.6"], ["--assume-gpu", "--device cuda"]),
+    (["verify", "--device", "tpu"], ["--device", "'tpu'"]),
     (["verify", "--dtype", "int8"], ["--dtype", "'int8'", "fp64, fp32, fp16, bf16"]),
     (["verify", "--kernel", "nothing"], ["--kernel", "'nothing'", "cpu."]),
     (["verify", "--feature", "nothing"], ["--feature", "'nothing'", "causal"]),
@@ -169,6 +171,29 @@ def test_explain_says_what_runs_and_why_not_the_others():
     for part in ("cpu.flash2", "tiles", "workspace", "traffic", "50.0%", "not chosen", "cpu.standard"):
         assert part in text
     assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_explain_plans_for_gpus_that_are_not_there():
+    result = run("explain", "--device", "cuda", "--assume-gpu", "9.0", "--seq", "512", "--algorithm", "minimal")
+    if "no CUDA" in result.stderr:
+        pytest.skip("this build has no CUDA")
+    assert result.returncode == 0, result
+    assert "cuda.minimal" in result.stdout and "shared" in result.stdout
+    result = run("explain", "--device", "cuda", "--assume-gpu", "6.1")
+    assert result.returncode == 2 and "must be one of 7.5" in result.stderr
+
+
+def test_gpus_are_measured_or_the_reason_is_given():
+    devices = [device["device"] for device in json.loads(succeed("info", "--json"))["devices"]]
+    verify = run("verify", "--device", "cuda", "--dtype", "fp32", "--feature", "dense")
+    bench = run("bench", "--device", "cuda", "--seq", "64", "--repetitions", "2", "--algorithm", "minimal", "--json", "-")
+    row = json.loads(bench.stdout.splitlines()[0])
+    if "cuda:0" in devices:
+        assert verify.returncode == 0, verify
+        assert row["status"] == "ok" and row["gpu"] and row["peak_extra_bytes"] == 0
+    else:
+        assert verify.returncode == 2 and "cuda:0 cannot be used: " in verify.stderr
+        assert row["status"] == "unsupported" and "cuda:0 cannot be used: " in row["reason"]
 
 
 def test_explain_json_matches_the_arithmetic():

@@ -212,6 +212,10 @@ TESSERA_API void tsr_block_mask_retain(tsr_block_mask* mask);
 /// Gives one reference back; the last one frees the mask. Null is allowed and does nothing. Cannot fail.
 TESSERA_API void tsr_block_mask_release(tsr_block_mask* mask);
 
+/// Copies the mask to a GPU now, so that the first call there need not; nothing happens for the CPU. The copy lives as
+/// long as the mask: keep a reference for as long as a captured CUDA graph is replayed.
+TESSERA_API tsr_status tsr_block_mask_prepare(const tsr_block_mask* mask, tsr_device device);
+
 /// The sizes of a mask and how much it keeps.
 TESSERA_API tsr_status tsr_block_mask_describe(const tsr_block_mask* mask, tsr_block_mask_info* info);
 

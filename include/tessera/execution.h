@@ -43,11 +43,12 @@ struct Workspace {
 /// Where and with what a call runs. The default: all cores, a pool of the library's own, default memory.
 /// A result never depends on anything in here.
 struct Execution {
-  int threads = 0;                 ///< CPU threads; 0: as many as the machine (or the executor) has.
-  Executor* executor = nullptr;    ///< The caller's threads; null: the library's pool.
-  void* stream = nullptr;          ///< The cudaStream_t to launch on (CUDA only).
-  Workspace workspace{};           ///< Workspace the caller lends; empty: taken from the allocator.
-  Allocator* allocator = nullptr;  ///< Where workspace comes from; null: the system.
+  int threads = 0;               ///< CPU threads; 0: as many as the machine (or the executor) has.
+  Executor* executor = nullptr;  ///< The caller's threads; null: the library's pool.
+  void* stream = nullptr;        ///< The cudaStream_t to launch on (CUDA only).
+  Workspace workspace{};         ///< Workspace the caller lends; empty: taken from the allocator.
+  Allocator* allocator =
+      nullptr;  ///< Where workspace comes from; null: the system, or the GPU's stream-ordered pool.
 };
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/export.h"
+#include "tessera/tensor.h"
 
 namespace tessera {
 
@@ -31,7 +32,7 @@ struct BlockLayout {
 };
 
 /// A block-sparse mask: for each block of queries, the blocks of keys that are kept. Immutable; copies share
-/// the same data, in both directions (by rows and by columns). An empty BlockMask keeps everything.
+/// the same data, in both directions (by rows and by columns), also on GPUs. An empty BlockMask keeps everything.
 /// The functions that make one throw Error (invalid_argument) when sizes are not positive, indices are out
 /// of range, unsorted or repeated.
 class TESSERA_API BlockMask {
@@ -87,6 +88,12 @@ class TESSERA_API BlockMask {
   [[nodiscard]] std::span<const std::int32_t> column(std::int64_t head, std::int64_t k_block) const;
   /// One line of '#' (kept) and '.' per block row, for one head.
   [[nodiscard]] std::string draw(std::int64_t head = 0) const;
+
+  /// Copies the mask to a GPU now, so that the first call there need not. A mask is copied once for each GPU that uses
+  /// it, and the copy lives as long as the mask: keep the mask for as long as a captured CUDA graph is replayed.
+  /// Does nothing for the CPU or an empty mask. Throws Error: unsupported when there is no such GPU, out_of_memory,
+  /// device_failure.
+  void prepare(Device device) const;
 
   /// What the object shares; internal.
   struct Data;

@@ -7,6 +7,7 @@
 #include "api/validate.h"
 #include "core/out_of_memory.h"
 #include "core/refuse.h"
+#include "cuda/host/block_mask.h"
 #include "registry/registry.h"
 
 namespace tessera {
@@ -15,12 +16,16 @@ namespace {
 template <typename Tensors>
 void call(const Attention& attention, const Tensors& tensors, const Execution& execution) {
   core::guarded([&] {
-    const core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
+    core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
     const registry::Kernel& kernel =
         registry::select(registry::kernels(), problem, registry::forced_kernel());
     Executor& executor = api::executor_of(execution);
     const registry::Configuration configuration =
         kernel.configure(problem, api::workers_of(execution, executor));
+    // Planned with the mask on the host; the kernel reads its copy on the device.
+    if (problem.blocks && problem.device.type == DeviceType::cuda) {
+      problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);
+    }
     const api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
     kernel.run(problem, configuration, {workspace.data(), &executor, execution.stream});
   });

@@ -121,6 +121,13 @@ tsr_status tsr_block_mask_describe(const tsr_block_mask* mask, tsr_block_mask_in
   });
 }
 
+tsr_status tsr_block_mask_prepare(const tsr_block_mask* mask, tsr_device device) {
+  return guarded([&] {
+    require(mask, "mask");
+    mask->mask.prepare(device_from(device, "device"));
+  });
+}
+
 tsr_status tsr_block_mask_row(const tsr_block_mask* mask, int64_t head, int64_t q_block,
                               const int32_t** indices, size_t* count) {
   return guarded([&] {

@@ -5,6 +5,7 @@
 
 #include "api/tensor_checks.h"
 #include "cpu/thread_pool.h"
+#include "cuda/host/memory.h"
 #include "registry/kernel.h"
 
 namespace tessera::api {
@@ -25,9 +26,16 @@ class SystemAllocator final : public Allocator {
   }
 };
 
-Allocator& allocator_of(const Execution& execution) {
-  static SystemAllocator system;
-  return execution.allocator != nullptr ? *execution.allocator : system;
+// Calls use(allocator) with the caller's allocator, or the default one of the device.
+template <typename Use>
+auto with_allocator(const Execution& execution, Device device, Use&& use) {
+  if (execution.allocator != nullptr) return use(*execution.allocator);
+  if (device.type == DeviceType::cuda) {
+    cuda::StreamAllocator pool(device.index);
+    return use(static_cast<Allocator&>(pool));
+  }
+  SystemAllocator system;
+  return use(static_cast<Allocator&>(system));
 }
 
 }  // namespace
@@ -49,7 +57,7 @@ int workers_of(const Execution& execution, const Executor& executor) {
 }
 
 WorkspaceLease::WorkspaceLease(const Execution& execution, std::size_t bytes, Device device)
-    : execution_(execution), bytes_(bytes) {
+    : execution_(execution), device_(device), bytes_(bytes) {
   if (bytes == 0) return;
   const Workspace& lent = execution.workspace;
   if (lent.data != nullptr || lent.bytes != 0) {
@@ -64,23 +72,28 @@ WorkspaceLease::WorkspaceLease(const Execution& execution, std::size_t bytes, De
     data_ = lent.data;
     return;
   }
-  data_ = allocator_of(execution).allocate(bytes, kWorkspaceAlignment, execution.stream);
+  data_ = with_allocator(execution, device, [&](Allocator& allocator) {
+    return allocator.allocate(bytes, kWorkspaceAlignment, execution.stream);
+  });
   owned_ = true;
   if (data_ == nullptr) {
     core::fail(ErrorCode::out_of_memory, "no workspace of ", bytes, " bytes on ", describe(device));
   }
   if (reinterpret_cast<std::uintptr_t>(data_) % kWorkspaceAlignment != 0) {
-    void* misaligned = data_;
-    allocator_of(execution).deallocate(misaligned, bytes, kWorkspaceAlignment, execution.stream);
-    refuse("execution.allocator->allocate() gave ", misaligned, "; it must be aligned to ",
-           kWorkspaceAlignment, " bytes, as it is asked to");
+    give_back();
+    refuse("execution.allocator->allocate() gave ", data_, "; it must be aligned to ", kWorkspaceAlignment,
+           " bytes, as it is asked to");
   }
 }
 
 WorkspaceLease::~WorkspaceLease() {
-  if (owned_) {
-    allocator_of(execution_).deallocate(data_, bytes_, kWorkspaceAlignment, execution_.stream);
-  }
+  if (owned_) give_back();
+}
+
+void WorkspaceLease::give_back() {
+  with_allocator(execution_, device_, [&](Allocator& allocator) {
+    allocator.deallocate(data_, bytes_, kWorkspaceAlignment, execution_.stream);
+  });
 }
 
 }  // namespace tessera::api

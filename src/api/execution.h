@@ -26,7 +26,10 @@ class WorkspaceLease {
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
+  void give_back();
+
   const Execution& execution_;
+  Device device_;
   std::size_t bytes_;
   void* data_ = nullptr;
   bool owned_ = false;

@@ -8,6 +8,7 @@
 #include "api/tensor_checks.h"
 #include "core/block_mask.h"
 #include "core/philox.h"
+#include "cuda/host/devices.h"
 
 namespace tessera::api {
 namespace {
@@ -202,12 +203,22 @@ std::int64_t count_tokens(const Argument& argument) {
   return tokens;
 }
 
+// A machine without any GPU is the registry's matter: it says what each kernel lacks.
+void check_gpu(Device device) {
+  if (device.type != DeviceType::cuda || cuda::unusable(device.index).empty()) return;
+  if (const int count = cuda::device_count(); count > 0 && device.index >= count) {
+    refuse("q.device is ", describe(device), "; this machine has ", count, count == 1 ? " GPU" : " GPUs",
+           ", counted from cuda:0");
+  }
+}
+
 // q, k and v: they define the sizes of the problem.
 void take_inputs(const Attention& attention, const Argument& q, const Argument& k, const Argument& v,
                  Data data, Problem& p) {
   for (const Argument& argument : {q, k, v}) check_tensor(argument, data);
   p.dtype = q.tensor.dtype;
   p.device = q.tensor.device;
+  check_gpu(p.device);
   for (const Argument& argument : {k, v}) {
     check_dtype(argument, p.dtype, "as q");
     check_device(argument, p.device);

@@ -3,12 +3,46 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/problem.h"
 #include "tessera/mask.h"
 
 namespace tessera {
+namespace core {
+
+// A copy of a mask in the memory of a device. Its engine makes it and knows how to free it.
+class DeviceBlocks {
+ public:
+  explicit DeviceBlocks(const BlockView& blocks) : view(blocks) {}
+  virtual ~DeviceBlocks() = default;
+
+  BlockView view;
+};
+
+// The copies of one mask: at most one for each device, made when it is first needed, never changed, freed with the
+// mask. Safe from several threads.
+class DeviceCopies {
+ public:
+  // The copy on a device. The first time, make() gives it, as a std::unique_ptr<DeviceBlocks>.
+  template <typename Make>
+  BlockView on(Device device, Make&& make) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [where, copy] : copies_) {
+      if (where == device) return copy->view;
+    }
+    copies_.emplace_back(device, make());
+    return copies_.back().second->view;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<Device, std::unique_ptr<DeviceBlocks>>> copies_;
+};
+
+}  // namespace core
 
 // Kept blocks in both directions: by rows for forward and dQ, by columns for dK and dV. Block row
 // head * q_blocks + q_block keeps columns[row_offsets[row] .. row_offsets[row + 1]), ascending;
@@ -21,11 +55,12 @@ struct BlockMask::Data {
   std::vector<std::int32_t> columns;
   std::vector<std::int64_t> column_offsets;
   std::vector<std::int32_t> rows;
+  mutable core::DeviceCopies copies;
 };
 
 namespace core {
 
-// The mask as kernels read it; no blocks for an empty mask. Valid as long as a copy of the mask
+// The mask as kernels on the host read it; no blocks for an empty mask. Valid as long as a copy of the mask
 // lives.
 BlockView view(const BlockMask& mask) noexcept;
 

@@ -30,7 +30,8 @@ struct View {
   }
 };
 
-// Kept blocks in both directions, as BlockMask holds them. No blocks: row_offsets is null.
+// Kept blocks in both directions, as BlockMask holds them. No blocks: row_offsets is null. The arrays are in host memory
+// while a call is planned, and where the kernel reads them when it runs.
 struct BlockView {
   std::int64_t block_q = 0, block_k = 0;
   std::int64_t q_blocks = 0, k_blocks = 0;

@@ -3,6 +3,7 @@
 #if TESSERA_HAVE_CUDA
 #include "cuda/flash1.h"
 #include "cuda/flash2_forward.h"
+#include "cuda/minimal.h"
 #include "cuda/standard.h"
 #endif
 
@@ -140,6 +141,19 @@ constexpr Kernel kKernels[] = {
         .configure = standard_fused_configuration,
         .details = standard_details,
         .run = standard_fused_backward,
+    },
+    {
+        .name = "cuda.minimal",
+        .algorithm = Algorithm::minimal,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 1,
+        .features = Feature::fp32 | Feature::causal | Feature::window | Feature::packed | Feature::gqa |
+                    Feature::value_dim | Feature::shard,
+        .limits = minimal_limits,
+        .configure = minimal_configuration,
+        .details = minimal_details,
+        .run = minimal_forward,
     },
 };
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "reference/device_case.h"
 #include "reference/low_precision.h"
 #include "tessera/error.h"
 #include "tessera/plan.h"
@@ -167,7 +168,37 @@ ForceKernel::~ForceKernel() {
   }
 }
 
-void run(Case& problem, const std::string& kernel, const Execution& execution) {
+Device device_of(const std::string& kernel) {
+  const std::vector<KernelInfo> all = kernels();
+  const bool on_gpu = std::any_of(all.begin(), all.end(), [&](const KernelInfo& info) {
+    return info.name == kernel && info.device == DeviceType::cuda;
+  });
+  return on_gpu ? Device::cuda(0) : Device::cpu();
+}
+
+namespace {
+
+void run_on_gpu(Case& problem, const std::string& kernel, const Execution& execution, Device device) {
+  const bool with_backward = kernel.empty() || exists(kernel, Direction::backward);
+  DeviceCase copy(problem.attention, problem.forward, problem.backward, device);
+  {
+    const ForceKernel forced(kernel);
+    tessera::forward(copy.attention, copy.forward, execution);
+    if (with_backward) tessera::backward(copy.attention, copy.backward, execution);
+  }
+  if (const std::string damage = copy.fetch(); !damage.empty()) {
+    throw Error(ErrorCode::device_failure, damage);
+  }
+  if (!with_backward) {
+    tessera::backward(problem.attention, problem.backward, {.threads = execution.threads});
+  }
+}
+
+}  // namespace
+
+void run(Case& problem, const std::string& kernel, const Execution& execution, std::optional<Device> device) {
+  const Device where = device.value_or(device_of(kernel));
+  if (where.type == DeviceType::cuda) return run_on_gpu(problem, kernel, execution, where);
   {
     const ForceKernel forced(kernel);
     tessera::forward(problem.attention, problem.forward, execution);
@@ -201,12 +232,13 @@ Verdict judge(const Case& problem, const Expected& expected) {
   return verdict;
 }
 
-Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution) {
+Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution,
+               std::optional<Device> device) {
   const auto start = std::chrono::steady_clock::now();
   Verdict verdict;
   try {
     Case problem(spec);
-    run(problem, kernel, execution);
+    run(problem, kernel, execution, device);
     verdict = judge(problem, expect(problem));
   } catch (const Error& error) {
     verdict.ok = false;

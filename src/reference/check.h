@@ -2,6 +2,7 @@
 // as the measure.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,14 +66,21 @@ class ForceKernel {
   std::string before_{};
 };
 
+// Where a kernel runs: cuda:0 for those of GPUs, else (also for an empty name) the CPU.
+Device device_of(const std::string& kernel);
+
 // Runs forward and backward into the case's tensors with the kernel named (empty: automatic). A kernel without
-// backward runs forward only, and what it leaves serves the automatic choice of backward.
-void run(Case& problem, const std::string& kernel, const Execution& execution = {});
+// backward runs forward only, and what it leaves serves the CPU's automatic choice of backward. On a GPU (by default
+// where the kernel runs) everything is copied there and back; what was written outside of the results is an Error
+// (device_failure).
+void run(Case& problem, const std::string& kernel, const Execution& execution = {},
+         std::optional<Device> device = {});
 
 // The results now in the case's tensors against what they should be.
 Verdict judge(const Case& problem, const Expected& expected);
 
 // All of it: makes the case, runs the kernel named, judges. An Error becomes a verdict that is not ok.
-Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution = {});
+Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution = {},
+               std::optional<Device> device = {});
 
 }  // namespace tessera::reference

@@ -8,6 +8,7 @@
 #include "core/refuse.h"
 #include "core/text.h"
 #include "cpu/kernels.h"
+#include "cuda/host/devices.h"
 #include "cuda/kernels.h"
 #include "tessera/error.h"
 
@@ -150,6 +151,11 @@ const Kernel& select(std::span<const Kernel> table, const core::Problem& problem
   }
   std::string message = concat("no kernel serves this ", name(problem.direction), " on ",
                                describe(problem.device), " in ", name(problem.dtype));
+  if (problem.device.type == DeviceType::cuda) {
+    if (const std::string reason = cuda::unusable(problem.device.index); !reason.empty()) {
+      message += concat(": ", reason);
+    }
+  }
   bool any = false;
   for (const Kernel& kernel : table) {
     if (!for_direction(kernel)) continue;

@@ -2,11 +2,15 @@
 
 #if TESSERA_HAVE_CUDA
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
 #include "core/refuse.h"
 #include "core/text.h"
+#include "core/tiles.h"
+#include "core/walk.h"
+#include "cuda/host/devices.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -17,7 +21,17 @@ constexpr std::size_t kPlainSharedMemory = 47 * 1024;  // more must be asked for
 
 DeviceLimits ask(int device) {
   DeviceLimits limits;
-  int major = 0, minor = 0, l2 = 0;
+  int major = 0, minor = 0, l2 = 0, count = 0, driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {  // CUDA would call it insufficient
+    limits.failure = core::concat("cuda:", device, " cannot be used: no NVIDIA driver is installed");
+    return limits;
+  }
+  if (cudaGetDeviceCount(&count) == cudaSuccess && device >= count) {
+    limits.failure = core::concat("cuda:", device, " does not exist: this machine has ", count,
+                                  count == 1 ? " GPU" : " GPUs");
+    return limits;
+  }
+  cudaGetLastError();
   auto get = [&](int& value, cudaDeviceAttr attribute) {
     if (!limits.failure.empty()) return;
     if (const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, device); status != cudaSuccess) {
@@ -36,9 +50,43 @@ DeviceLimits ask(int device) {
   return limits;
 }
 
+// What AssumedGpu puts in place of all GPUs, for this thread.
+thread_local const DeviceLimits* assumed = nullptr;
+
+constexpr int kKiB = 1024;
+constexpr std::size_t kMiB = 1 << 20;
+
+// T4, A100, A10, L4, H200, B200 and an RTX 5090.
+const DeviceLimits kCards[] = {
+    {75, 40, 64 * kKiB, 64 * kKiB, 4 * kMiB},     {80, 108, 163 * kKiB, 164 * kKiB, 40 * kMiB},
+    {86, 72, 99 * kKiB, 100 * kKiB, 6 * kMiB},    {89, 58, 99 * kKiB, 100 * kKiB, 48 * kMiB},
+    {90, 132, 227 * kKiB, 228 * kKiB, 50 * kMiB}, {100, 148, 227 * kKiB, 228 * kKiB, 126 * kMiB},
+    {120, 170, 99 * kKiB, 100 * kKiB, 96 * kMiB},
+};
+
 }  // namespace
 
+AssumedGpu::AssumedGpu(int capability) {
+  std::string known;
+  for (const DeviceLimits& card : kCards) {
+    if (card.capability == capability) assumed = &card;
+    known += core::concat(known.empty() ? "" : ", ", card.capability);
+  }
+  if (assumed == nullptr || assumed->capability != capability) {
+    core::refuse("capability is ", capability, "; it must be one of ", known);
+  }
+}
+
+AssumedGpu::~AssumedGpu() { assumed = nullptr; }
+
+std::vector<int> AssumedGpu::known() {
+  std::vector<int> capabilities;
+  for (const DeviceLimits& card : kCards) capabilities.push_back(card.capability);
+  return capabilities;
+}
+
 const DeviceLimits& device_limits(int device) {
+  if (assumed != nullptr) return *assumed;
   static std::array<DeviceLimits, kMostDevices> all;
   static std::array<std::once_flag, kMostDevices> asked;
   static const DeviceLimits beyond{.failure =
@@ -47,6 +95,27 @@ const DeviceLimits& device_limits(int device) {
   const auto index = static_cast<std::size_t>(device);
   std::call_once(asked[index], [&] { all[index] = ask(device); });
   return all[index];
+}
+
+std::string size_limits(const core::Problem& p, std::int64_t tile_rows) {
+  constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+  const std::int64_t longest = std::max(p.q_length, p.k_length);
+  if (longest >= core::kLongestWalk) {
+    return core::concat("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
+  }
+  // Tiles do not cross the blocks of a mask.
+  auto tiles = [&](std::int64_t length, std::int64_t block) {
+    return core::Tiling{length, tile_rows, block}.count();
+  };
+  const std::int64_t most = std::max(tiles(p.q_length, p.blocks ? p.blocks.block_q : 0),
+                                     tiles(p.k_length, p.blocks ? p.blocks.block_k : 0));
+  std::int64_t blocks = 0;
+  if (__builtin_mul_overflow(p.batch, p.q_heads, &blocks) || __builtin_mul_overflow(blocks, most, &blocks) ||
+      blocks > kMostBlocks) {
+    return core::concat("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
+                        " tiles are more than 2^31 - 1 thread blocks");
+  }
+  return {};
 }
 
 void check(cudaError_t status, const char* what) {

@@ -1,10 +1,15 @@
-// One GPU as the kernels' launchers see it. Only in builds with CUDA.
+// One GPU as the kernels' launchers see it. What needs CUDA's headers is only there in builds with CUDA.
 #pragma once
 
+#if TESSERA_HAVE_CUDA
 #include <cuda_runtime_api.h>
+#endif
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+
+#include "core/problem.h"
 
 namespace tessera::cuda {
 
@@ -20,6 +25,12 @@ struct DeviceLimits {
 
 // The limits of a GPU, asked for once. Never throws CUDA's errors: `failure` says what is wrong.
 const DeviceLimits& device_limits(int device);
+
+// Why a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each; empty: it
+// is not. A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
+std::string size_limits(const core::Problem& problem, std::int64_t tile_rows);
+
+#if TESSERA_HAVE_CUDA
 
 // Throws Error (device_failure) with CUDA's own words unless `status` is success. The error is cleared, so that the
 // next call starts afresh.
@@ -48,5 +59,7 @@ void launch(void (*kernel)(Arguments), const char* name, std::int64_t grid, int 
   launch(reinterpret_cast<const void*>(kernel), name, static_cast<unsigned>(grid), threads, shared_memory,
          static_cast<cudaStream_t>(stream), &arguments);
 }
+
+#endif
 
 }  // namespace tessera::cuda

@@ -1,9 +1,12 @@
 #include "cuda/host/devices.h"
 
+#include "core/out_of_memory.h"
 #include "core/text.h"
 
 #if TESSERA_HAVE_CUDA
 #include <cuda_runtime_api.h>
+
+#include "cuda/host/device.h"
 #endif
 
 namespace tessera::cuda {
@@ -23,19 +26,25 @@ std::string status() {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();  // clears it: asking is not a failure
-    return core::concat("runtime ", version_text(runtime), ", no GPU: ", cudaGetErrorString(error));
+    return core::concat("runtime ", version_text(runtime), ", no GPU: ",
+                        driver == 0 ? "no NVIDIA driver is installed" : cudaGetErrorString(error));
   }
   return core::concat("runtime ", version_text(runtime), ", driver ", version_text(driver), ", ", count,
-                      count == 1 ? " GPU" : " GPUs", "; this version has no CUDA kernels");
+                      count == 1 ? " GPU" : " GPUs");
 }
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::string unusable(int device) { return device_limits(device).failure; }
 
 std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> result;
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return result;
-  }
+  const int count = device_count();
   for (int index = 0; index < count; ++index) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
@@ -55,6 +64,18 @@ std::vector<DeviceInfo> devices() {
 std::string status() { return "no GPU can be used"; }
 
 std::vector<DeviceInfo> devices() { return {}; }
+
+int device_count() { return 0; }
+
+AssumedGpu::AssumedGpu(int /*capability*/) { core::fail(ErrorCode::unsupported, unusable(0)); }
+
+AssumedGpu::~AssumedGpu() = default;
+
+std::vector<int> AssumedGpu::known() { return {}; }
+
+std::string unusable(int device) {
+  return core::concat("cuda:", device, " cannot be used: this build has no CUDA (build_info() says why)");
+}
 
 #endif
 

@@ -14,4 +14,24 @@ std::string status();
 // The GPUs that the CUDA runtime finds; none without a driver.
 std::vector<DeviceInfo> devices();
 
+// How many GPUs the CUDA runtime finds.
+int device_count();
+
+// Why a GPU cannot be used, for people; empty: it can.
+std::string unusable(int device);
+
+// While it lives, this thread plans as if every GPU were one of this compute capability (10 * major + minor), with the
+// limits of a common card of its kind: for tests and `tessera explain`. Nothing can be run. Throws Error: unsupported in
+// builds without CUDA, invalid_argument for a capability it does not know.
+class AssumedGpu {
+ public:
+  explicit AssumedGpu(int capability);
+  ~AssumedGpu();
+  AssumedGpu(const AssumedGpu&) = delete;
+  AssumedGpu& operator=(const AssumedGpu&) = delete;
+
+  // The capabilities it knows, ascending.
+  static std::vector<int> known();
+};
+
 }  // namespace tessera::cuda

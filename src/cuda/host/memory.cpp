@@ -1,0 +1,125 @@
+#include "cuda/host/memory.h"
+
+#include <utility>
+
+#include "core/out_of_memory.h"
+#include "cuda/host/devices.h"
+
+#if TESSERA_HAVE_CUDA
+#include "cuda/host/device.h"
+#endif
+
+namespace tessera::cuda {
+
+#if TESSERA_HAVE_CUDA
+
+void* StreamAllocator::allocate(std::size_t bytes, std::size_t /*alignment: CUDA's own is 256*/,
+                                void* stream) {
+  const DeviceScope scope(device_);
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocAsync(&data, bytes, static_cast<cudaStream_t>(stream));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // clears it: the caller reports it
+    return nullptr;
+  }
+  check(status, "cudaMallocAsync");
+  return data;
+}
+
+void StreamAllocator::deallocate(void* data, std::size_t /*bytes*/, std::size_t /*alignment*/, void* stream) {
+  if (data == nullptr) return;
+  try {  // a failure here is that of the work before it, which others report
+    const DeviceScope scope(device_);
+    check(cudaFreeAsync(data, static_cast<cudaStream_t>(stream)), "cudaFreeAsync");
+  } catch (const Error&) {
+  }
+}
+
+DeviceBuffer::DeviceBuffer(int device, std::size_t bytes) : device_(device), bytes_(bytes) {
+  if (bytes == 0) return;
+  const DeviceScope scope(device);
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    core::fail(ErrorCode::out_of_memory, "cuda:", device, " has no ", bytes, " bytes of free memory");
+  }
+  check(status, "cudaMalloc");
+  data_ = static_cast<std::byte*>(data);
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr && cudaFree(data_) != cudaSuccess) cudaGetLastError();
+}
+
+void DeviceBuffer::upload(const void* host, std::size_t bytes, std::size_t offset) {
+  if (bytes == 0) return;
+  synchronize(device_);
+  check(cudaMemcpy(data_ + offset, host, bytes, cudaMemcpyHostToDevice), "copying to the GPU");
+}
+
+void DeviceBuffer::download(void* host, std::size_t bytes, std::size_t offset) const {
+  cuda::download(device_, data_ + offset, host, bytes);
+}
+
+void download(int device, const void* data, void* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  synchronize(device);
+  check(cudaMemcpy(host, data, bytes, cudaMemcpyDeviceToHost), "copying from the GPU");
+}
+
+void synchronize(int device) {
+  const DeviceScope scope(device);
+  check(cudaDeviceSynchronize(), "waiting for the GPU");
+}
+
+#else
+
+namespace {
+
+[[noreturn]] void refuse_without_cuda(int device) { core::fail(ErrorCode::unsupported, unusable(device)); }
+
+}  // namespace
+
+void* StreamAllocator::allocate(std::size_t /*bytes*/, std::size_t /*alignment*/, void* /*stream*/) {
+  refuse_without_cuda(device_);
+}
+
+void StreamAllocator::deallocate(void* /*data*/, std::size_t /*bytes*/, std::size_t /*alignment*/,
+                                 void* /*stream*/) {}
+
+DeviceBuffer::DeviceBuffer(int device, std::size_t bytes) : device_(device), bytes_(bytes) {
+  refuse_without_cuda(device);
+}
+
+DeviceBuffer::~DeviceBuffer() = default;
+
+void DeviceBuffer::upload(const void* /*host*/, std::size_t /*bytes*/, std::size_t /*offset*/) {
+  refuse_without_cuda(device_);
+}
+
+void DeviceBuffer::download(void* /*host*/, std::size_t /*bytes*/, std::size_t /*offset*/) const {
+  refuse_without_cuda(device_);
+}
+
+void download(int device, const void* /*data*/, void* /*host*/, std::size_t /*bytes*/) {
+  refuse_without_cuda(device);
+}
+
+void synchronize(int device) { refuse_without_cuda(device); }
+
+#endif
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : device_(other.device_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,22 @@
+// cuda.minimal: the teaching kernel. Forward only, fp32, one thread per row.
+#pragma once
+
+#include <string>
+
+#include "registry/kernel.h"
+
+namespace tessera::cuda {
+
+struct DeviceLimits;
+
+// What keeps a GPU from serving a problem; empty: nothing.
+std::string minimal_limits(const DeviceLimits& gpu, const core::Problem& problem);
+
+// The row of the registry.
+std::string minimal_limits(const core::Problem& problem);
+registry::Configuration minimal_configuration(const core::Problem& problem, int workers);
+std::string minimal_details(const core::Problem& problem, const registry::Configuration& configuration);
+void minimal_forward(const core::Problem& problem, const registry::Configuration& configuration,
+                     const registry::Resources& resources);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,146 @@
+// Which kernel serves what on which GPU, without one.
+#include <gtest/gtest.h>
+
+#include "cuda/host/devices.h"
+#include "tessera/error.h"
+#include "tessera/mask.h"
+#include "tessera/plan.h"
+
+namespace tessera {
+namespace {
+
+std::string refusal(const std::function<void()>& call, ErrorCode code) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+#if TESSERA_HAVE_CUDA
+
+// Why a kernel does not serve a problem on a GPU of a capability; empty: it does.
+std::string missing(const std::string& kernel, int capability, const Shapes& shapes,
+                    const Attention& attention = {}, Direction direction = Direction::forward) {
+  const cuda::AssumedGpu gpu(capability);
+  const std::string line = "\n  " + kernel + ": ";
+  try {
+    const Plan chosen = plan(attention, shapes, Device::cuda(0), direction);
+    if (chosen.kernel == kernel) return {};
+    for (const Rejection& rejection : chosen.rejected) {
+      if (rejection.kernel == kernel) return rejection.reason;
+    }
+    return "not listed";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::size_t found = text.find(line);
+    if (found == std::string::npos) return text;
+    const std::size_t begin = found + line.size();
+    return text.substr(begin, text.find('\n', begin) - begin);
+  }
+}
+
+// What forced or second in line means: it could serve.
+bool serves(const std::string& reason) { return reason.empty() || contains(reason, "serves it, but"); }
+
+TEST(CudaSelection, MinimalNeedsItsTilesInSharedMemory) {
+  auto reason = [](int capability, std::int64_t dim) {
+    return missing("cuda.minimal", capability, {.q_length = 128, .k_length = 128, .qk_dim = dim});
+  };
+  for (const int capability : cuda::AssumedGpu::known())
+    EXPECT_TRUE(serves(reason(capability, 128))) << capability;
+  EXPECT_TRUE(serves(reason(80, 256)));
+  EXPECT_TRUE(serves(reason(90, 256)));
+  EXPECT_TRUE(contains(reason(75, 256), "take 98688 bytes of shared memory, the GPU has 65536"));
+  EXPECT_TRUE(serves(reason(86, 256)));
+}
+
+TEST(CudaSelection, MinimalServesWhatStaysSimple) {
+  const Shapes shapes{.q_length = 64, .k_length = 64};
+  auto reason = [&](const Attention& attention) { return missing("cuda.minimal", 90, shapes, attention); };
+  EXPECT_TRUE(serves(reason({.mask = causal()})));
+  EXPECT_TRUE(serves(reason({.mask = window(3, 5)})));
+  EXPECT_EQ(reason({.softcap = 5}), "lacks softcap");
+  EXPECT_EQ(reason({.dropout = {.probability = 0.1}}), "lacks dropout");
+  EXPECT_EQ(missing("cuda.minimal", 90, {.q_length = 64, .k_length = 64, .dtype = DType::bf16}),
+            "lacks bf16");
+}
+
+TEST(CudaSelection, SizesThatNoGridHas) {
+  EXPECT_TRUE(contains(missing("cuda.minimal", 90, {.q_length = std::int64_t{1} << 29, .k_length = 8}),
+                       "is longer than GPUs serve"));
+  EXPECT_TRUE(contains(missing("cuda.minimal", 90, {.batch = 1 << 20, .q_length = 1 << 20, .k_length = 8}),
+                       "more than 2^31 - 1 thread blocks"));
+}
+
+TEST(CudaSelection, EveryKernelPlansOnEveryGpuOrSaysWhyNot) {
+  for (const int capability : cuda::AssumedGpu::known()) {
+    for (const DType dtype : {DType::fp64, DType::fp32, DType::fp16, DType::bf16}) {
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        const cuda::AssumedGpu gpu(capability);
+        const Shapes shapes{.q_length = 300, .k_length = 300, .dtype = dtype};
+        try {
+          const Plan chosen = plan({}, shapes, Device::cuda(0), direction);
+          EXPECT_EQ(chosen.device, Device::cuda(0));
+          EXPECT_GT(chosen.block_q, 0) << chosen.kernel;
+          for (const Rejection& rejection : chosen.rejected) EXPECT_FALSE(rejection.reason.empty());
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaSelection, UnknownCapabilitiesAreRefused) {
+  EXPECT_TRUE(contains(refusal([] { cuda::AssumedGpu gpu(61); }, ErrorCode::invalid_argument),
+                       "capability is 61; it must be one of 75, "));
+}
+
+#endif
+
+// ---- machines without a GPU ------------------------------------------------------------------------------
+
+class WithoutGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() > 0) GTEST_SKIP() << "this machine has a GPU";
+  }
+};
+
+TEST_F(WithoutGpu, TheReasonIsGiven) {
+  const std::string reason = cuda::unusable(0);
+  EXPECT_TRUE(contains(reason, "cuda:0 cannot be used: ")) << reason;
+  const std::string text = refusal([] { (void)plan({}, Shapes{}, Device::cuda(0)); }, ErrorCode::unsupported);
+  EXPECT_TRUE(contains(text, "no kernel serves this forward on cuda:0 in fp32: " + reason)) << text;
+}
+
+TEST_F(WithoutGpu, MasksCannotBePrepared) {
+  const BlockMask mask = BlockMask::local({.q_length = 64, .k_length = 64, .block_q = 16, .block_k = 16}, 1);
+  EXPECT_TRUE(
+      contains(refusal([&] { mask.prepare(Device::cuda(0)); }, ErrorCode::unsupported), cuda::unusable(0)));
+  mask.prepare(Device::cpu());
+  BlockMask().prepare(Device::cuda(0));  // nothing to copy
+}
+
+TEST(BlockMaskPrepare, RefusesWhatIsNoDevice) {
+  const BlockMask mask = BlockMask::local({.q_length = 64, .k_length = 64, .block_q = 16, .block_k = 16}, 1);
+  EXPECT_TRUE(contains(refusal([&] { mask.prepare(Device::cuda(-1)); }, ErrorCode::invalid_argument),
+                       "device.index is -1"));
+  EXPECT_TRUE(contains(refusal(
+                           [&] {
+                             mask.prepare({static_cast<DeviceType>(9), 0});
+                           },
+                           ErrorCode::invalid_argument),
+                       "device.type is 9"));
+}
+
+}  // namespace
+}  // namespace tessera

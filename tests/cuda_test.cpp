@@ -1,0 +1,606 @@
+// The kernels of GPUs on a GPU: contract, streams, threads, graphs, memory. Compiled in every build; where there is no
+// GPU every test says so and is skipped.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "cuda/host/devices.h"
+#include "reference/check.h"
+#include "reference/device_case.h"
+#include "support/kernels.h"
+#include "support/tensors.h"
+#include "tessera/error.h"
+
+#if TESSERA_HAVE_CUDA
+#include "cuda/host/device.h"
+#endif
+
+namespace tessera::test {
+namespace {
+
+using reference::Case;
+using reference::CaseSpec;
+using reference::DeviceCase;
+using reference::ForceKernel;
+
+std::vector<std::string> gpu_kernels() {
+  std::vector<std::string> names;
+  for (const KernelInfo& kernel : kernels()) {
+    const bool listed = std::find(names.begin(), names.end(), kernel.name) != names.end();
+    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::forward && !listed) {
+      names.push_back(kernel.name);
+    }
+  }
+  return names;
+}
+
+// Whether a kernel can serve a case in a direction, on this machine.
+bool serves(const std::string& kernel, const Case& problem, Direction direction) {
+  const ForceKernel forced(kernel);
+  auto on_gpu = [](auto tensors, auto... members) {
+    (((tensors.*members).device = Device::cuda(0)), ...);
+    return tensors;
+  };
+  Attention attention = problem.attention;
+  if (attention.mask.lengths.count != 0) {
+    attention.mask.lengths.max_q = problem.spec().q_length;
+    attention.mask.lengths.max_k = problem.spec().k_length;
+  }
+  try {
+    if (direction == Direction::forward) {
+      using T = ForwardTensors;
+      (void)plan(attention, on_gpu(problem.forward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse));
+    } else {
+      using T = BackwardTensors;
+      (void)plan(attention,
+                 on_gpu(problem.backward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse, &T::grad_out,
+                        &T::grad_lse, &T::grad_q, &T::grad_k, &T::grad_v, &T::grad_bias));
+    }
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+    return false;
+  }
+}
+
+int runs(int usual) {
+  const char* text = std::getenv("TESSERA_GPU_RUNS");
+  return text == nullptr ? usual : std::atoi(text);
+}
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = cuda::unusable(0); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// Calls test(kernel, dtype) for every kernel in every type that it serves at all.
+void for_each_lane(const std::function<void(const std::string& kernel, DType dtype)>& test) {
+  int lanes = 0;
+  for (const std::string& kernel : gpu_kernels()) {
+    for (const DType dtype : kDTypes) {
+      if (!serves(kernel, Case({.dtype = dtype, .q_length = 8, .k_length = 8}), Direction::forward)) continue;
+      SCOPED_TRACE(kernel + " in " + name(dtype));
+      try {
+        test(kernel, dtype);
+      } catch (const std::exception& error) {  // the other kernels are tested all the same
+        ADD_FAILURE() << error.what();
+      }
+      ++lanes;
+    }
+  }
+  EXPECT_GT(lanes, 0);
+}
+
+// ---- the contract ----------------------------------------------------------------------------------------
+
+class GpuContract : public Gpu, public testing::WithParamInterface<DType> {};
+
+TEST_P(GpuContract, AgreesWithOracle) {
+  const DType dtype = GetParam();
+  std::map<std::string, int> checked;
+  for (const CaseSpec& spec : reference::feature_matrix(dtype)) {
+    Case problem(spec);
+    std::optional<reference::Expected> expected;
+    for (const std::string& kernel : gpu_kernels()) {
+      if (!serves(kernel, problem, Direction::forward)) continue;
+      SCOPED_TRACE(kernel + " " + describe(spec));
+      if (!expected) expected = expect(problem);
+      problem.poison();
+      try {
+        reference::run(problem, kernel);
+        const reference::Verdict verdict = judge(problem, *expected);
+        EXPECT_TRUE(verdict.ok) << verdict.message;
+        ++checked[kernel];
+      } catch (const Error& error) {
+        ADD_FAILURE() << name(error.code()) << ": " << error.what();
+      }
+    }
+  }
+  for (const auto& [kernel, count] : checked) {
+    std::cout << "note: " << kernel << " in " << name(dtype) << ": " << count << " of "
+              << reference::feature_matrix(dtype).size() << " cases\n";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GpuContract, testing::ValuesIn(kDTypes), dtype_test_name);
+
+// Rows that are not aligned, gaps, other orders of dimensions, inputs that run backwards. DeviceCase sees what is
+// written beside the results.
+TEST_F(Gpu, AnyMemoryLayout) {
+  const MemoryLayout layouts[] = {
+      {.offset = 1},           {.gap = 3},         {.order = {0, 2, 1, 3}, .gap = 5, .offset = 7},
+      {.order = {2, 1, 0, 3}}, {.reversed = true}, {.garbage_strides = true}};
+  for_each_lane([&](const std::string& kernel, DType dtype) {
+    for (const std::int64_t batch : {1, 2}) {
+      Case problem({.dtype = dtype,
+                    .batch = batch,
+                    .q_length = 70,
+                    .k_length = 83,
+                    .q_heads = 4,
+                    .kv_heads = 2,
+                    .qk_dim = 40,
+                    .v_dim = 24,
+                    .right = 0});
+      if (!serves(kernel, problem, Direction::forward)) continue;
+      const bool with_backward = serves(kernel, problem, Direction::backward);
+      const reference::Expected expected = expect(problem);
+      for (const MemoryLayout& layout : layouts) {
+        SCOPED_TRACE("offset " + std::to_string(layout.offset) + ", gap " + std::to_string(layout.gap));
+        RelaidCase relaid(problem, layout);
+        DeviceCase copy(relaid.attention, relaid.forward, relaid.backward, Device::cuda(0));
+        const ForceKernel forced(kernel);
+        forward(copy.attention, copy.forward);
+        if (with_backward) backward(copy.attention, copy.backward);
+        EXPECT_EQ(copy.fetch(), "");
+        EXPECT_EQ(relaid.damage(), "");
+        auto judge = [](const char* what, const Tensor& actual, const auto& exact, const auto& model,
+                        double factor, const auto& rounding) {
+          const reference::TensorError error =
+              reference::compare(what, actual, exact, model, factor, rounding);
+          EXPECT_TRUE(error.ok) << what << ": " << error.reason;
+        };
+        const reference::Forward &exact = expected.exact, &model = expected.model;
+        const reference::Rounding& rounding = expected.rounding;
+        judge("out", relaid.forward.out, exact.out, model.out, reference::kForwardFactor,
+              rounding.forward.out);
+        judge("lse", relaid.forward.lse, exact.lse, model.lse, reference::kForwardFactor,
+              rounding.forward.lse);
+        if (!with_backward) continue;
+        const reference::Gradients &right = expected.exact_gradients, &low = expected.model_gradients;
+        const BackwardTensors& t = relaid.backward;
+        constexpr double kFactor = reference::kGradientFactor;
+        judge("grad_q", t.grad_q, right.q, low.q, kFactor, rounding.gradients.q);
+        judge("grad_k", t.grad_k, right.k, low.k, kFactor, rounding.gradients.k);
+        judge("grad_v", t.grad_v, right.v, low.v, kFactor, rounding.gradients.v);
+      }
+    }
+  });
+}
+
+TEST_F(Gpu, ForwardIsTheSameEveryTime) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    Case first({.dtype = dtype, .q_length = 257, .k_length = 300, .qk_dim = 64, .v_dim = 64, .right = 0});
+    Case again(first.spec());
+    DeviceCase one(first.attention, first.forward, first.backward, Device::cuda(0));
+    const ForceKernel forced(kernel);
+    forward(one.attention, one.forward);
+    one.fetch();
+    for (int run = 0; run < runs(50); ++run) {
+      again.poison();
+      DeviceCase other(again.attention, again.forward, again.backward, Device::cuda(0));
+      forward(other.attention, other.forward);
+      other.fetch();
+      ASSERT_EQ(first_difference(first.forward, again.forward), "") << "run " << run;
+    }
+  });
+}
+
+TEST_F(Gpu, DeterministicBackwardIsTheSameEveryTime) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    Case first({.dtype = dtype, .q_length = 257, .k_length = 300, .qk_dim = 64, .v_dim = 64, .right = 0});
+    first.attention.deterministic = true;
+    if (!serves(kernel, first, Direction::backward)) return;
+    reference::run(first, kernel);
+    Case again(first.spec());
+    again.attention.deterministic = true;
+    for (int run = 0; run < runs(50); ++run) {
+      again.poison();
+      reference::run(again, kernel);
+      ASSERT_EQ(first_difference(first.backward, again.backward), "") << "run " << run;
+    }
+  });
+}
+
+TEST_F(Gpu, RowsDoNotDependOnTheBatch) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    Case all({.dtype = dtype,
+              .batch = 3,
+              .q_length = 130,
+              .k_length = 200,
+              .qk_dim = 64,
+              .v_dim = 64,
+              .right = 0});
+    reference::run(all, kernel);
+    const ForceKernel forced(kernel);
+    for (std::int64_t b = 0; b < 3; ++b) {
+      Case alone(all.spec());
+      auto entry = [&](const Tensor& tensor) { return slice(tensor, 0, b, 1); };
+      auto entries = [&](const ForwardTensors& t) {
+        return ForwardTensors{
+            .q = entry(t.q), .k = entry(t.k), .v = entry(t.v), .out = entry(t.out), .lse = entry(t.lse)};
+      };
+      const ForwardTensors part = entries(alone.forward);
+      DeviceCase copy(alone.attention, part, {}, Device::cuda(0));
+      forward(copy.attention, copy.forward);
+      EXPECT_EQ(copy.fetch(), "");
+      EXPECT_EQ(first_difference(entries(all.forward), part), "") << "entry " << b;
+    }
+  });
+}
+
+// ---- errors ----------------------------------------------------------------------------------------------
+
+TEST_F(Gpu, ThereIsNoHundredthGpu) {
+  try {
+    (void)plan({}, Shapes{}, Device::cuda(99));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("q.device is cuda:99"), std::string::npos) << error.what();
+  }
+}
+
+#if TESSERA_HAVE_CUDA
+
+// ---- streams, threads, graphs ----------------------------------------------------------------------------
+
+using cuda::check;
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }  // NOLINT: as CUDA takes it
+  void wait() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+std::size_t bytes_of(const Tensor& t) {
+  return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]) * size_of(t.dtype);
+}
+
+void host_function() {}
+
+// A launch that CUDA refuses is an error with its words, and the next call works.
+TEST_F(Gpu, AFailedLaunchLeavesTheLibraryUsable) {
+  int argument = 0;
+  try {
+    cuda::launch(reinterpret_cast<const void*>(&host_function), "no kernel", 1, 32, 0, nullptr, &argument);
+    FAIL() << "the launch was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::device_failure);
+    EXPECT_NE(std::string(error.what()).find("no kernel: cudaError"), std::string::npos) << error.what();
+  }
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    const reference::Verdict verdict =
+        reference::verify({.dtype = dtype, .q_length = 40, .k_length = 40}, kernel);
+    EXPECT_TRUE(verdict.ok) << verdict.message;
+  });
+}
+
+// The inputs arrive on the stream, late; the result is taken from the stream. A kernel on any other stream would see the
+// zeros that were there before.
+TEST_F(Gpu, TheCallersStreamIsHonoured) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    Case problem({.dtype = dtype, .q_length = 100, .k_length = 100, .qk_dim = 64, .v_dim = 64});
+    DeviceCase expected(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+    DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+    const ForceKernel forced(kernel);
+    forward(expected.attention, expected.forward);
+    cuda::synchronize(0);
+
+    const Tensor* sources[] = {&expected.forward.q, &expected.forward.k, &expected.forward.v};
+    const Tensor* inputs[] = {&copy.forward.q, &copy.forward.k, &copy.forward.v};
+    constexpr std::size_t kLarge = std::size_t{1} << 30;
+    const cuda::DeviceBuffer delay(0, kLarge), result(0, bytes_of(copy.forward.out));
+    for (const Tensor* input : inputs) check(cudaMemset(input->data, 0, bytes_of(*input)), "cudaMemset");
+    cuda::synchronize(0);
+    const Stream stream;
+    for (int i = 0; i < 10; ++i) check(cudaMemsetAsync(delay.data(), i, kLarge, stream), "cudaMemsetAsync");
+    for (int i = 0; i < 3; ++i) {
+      check(cudaMemcpyAsync(inputs[i]->data, sources[i]->data, bytes_of(*inputs[i]), cudaMemcpyDeviceToDevice,
+                            stream),
+            "cudaMemcpyAsync");
+    }
+    forward(copy.attention, copy.forward, {.stream = stream});
+    EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady) << "the call waited for the stream";
+    check(cudaMemcpyAsync(result.data(), copy.forward.out.data, result.bytes(), cudaMemcpyDeviceToDevice,
+                          stream),
+          "cudaMemcpyAsync");
+    stream.wait();
+    std::vector<std::byte> got(result.bytes()), wanted(result.bytes());
+    result.download(got.data(), got.size());
+    cuda::download(0, expected.forward.out.data, wanted.data(), wanted.size());
+    EXPECT_TRUE(got == wanted);
+  });
+}
+
+TEST_F(Gpu, ThreadsAndStreamsSideBySide) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    constexpr int kThreads = 8, kCalls = 10;
+    const CaseSpec spec{
+        .dtype = dtype, .q_length = 200, .k_length = 230, .qk_dim = 64, .v_dim = 64, .right = 0};
+    Case expected(spec);
+    reference::run(expected, kernel);
+    const ForceKernel forced(kernel);
+    std::vector<std::string> problems(kThreads);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        try {
+          Case problem(spec);
+          DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+          const Stream stream;
+          for (int call = 0; call < kCalls; ++call) forward(copy.attention, copy.forward, {.stream = stream});
+          stream.wait();
+          std::string& found = problems[static_cast<std::size_t>(t)];
+          found = copy.fetch();
+          found += first_difference(expected.forward, problem.forward);
+        } catch (const std::exception& error) {
+          problems[static_cast<std::size_t>(t)] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+  });
+}
+
+// A captured graph.
+class Graph {
+ public:
+  Graph(const Stream& stream, const std::function<void()>& calls) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+    try {
+      calls();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph_);
+      throw;
+    }
+    check(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
+    check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+  }
+  ~Graph() {
+    cudaGraphExecDestroy(executable_);
+    cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void replay(const Stream& stream) const {
+    check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
+    stream.wait();
+  }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+// Forward and backward are captured with the library's own workspace, and replayed; a block mask reaches the GPU while
+// the capture runs.
+TEST_F(Gpu, GraphsReplay) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    for (const reference::BlockKind blocks : {reference::BlockKind::none, reference::BlockKind::random}) {
+      Case expected(
+          {.dtype = dtype, .q_length = 150, .k_length = 150, .qk_dim = 64, .v_dim = 64, .blocks = blocks});
+      if (!serves(kernel, expected, Direction::forward)) continue;
+      expected.attention.deterministic = true;
+      const bool with_backward = serves(kernel, expected, Direction::backward);
+      reference::run(expected, kernel);
+      Case problem(expected.spec());
+      problem.attention.deterministic = true;
+      DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+      const ForceKernel forced(kernel);
+      const Stream stream;
+      const Graph graph(stream, [&] {
+        forward(copy.attention, copy.forward, {.stream = stream});
+        if (with_backward) backward(copy.attention, copy.backward, {.stream = stream});
+      });
+      for (int replay = 0; replay < 3; ++replay) {
+        problem.poison();
+        graph.replay(stream);
+        EXPECT_EQ(copy.fetch(), "");
+        EXPECT_EQ(first_difference(expected.forward, problem.forward), "");
+        if (with_backward) {
+          EXPECT_EQ(first_difference(expected.backward, problem.backward), "");
+        }
+      }
+    }
+  });
+}
+
+// Seed and offset in device memory: every replay draws what a call with those numbers draws.
+TEST_F(Gpu, GraphsDrawNewDropoutBits) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    Case problem({.dtype = dtype,
+                  .q_length = 90,
+                  .k_length = 90,
+                  .qk_dim = 32,
+                  .v_dim = 32,
+                  .dropout = 0.3,
+                  .dropout_state = true});
+    if (!serves(kernel, problem, Direction::forward)) return;
+    DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+    const ForceKernel forced(kernel);
+    const Stream stream;
+    const Graph graph(stream, [&] { forward(copy.attention, copy.forward, {.stream = stream}); });
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      const std::uint64_t state[2] = {123 + step, 7 * step};
+      check(cudaMemcpy(const_cast<std::uint64_t*>(copy.attention.dropout.state), state, sizeof state,
+                       cudaMemcpyHostToDevice),
+            "cudaMemcpy");
+      graph.replay(stream);
+      copy.fetch();
+      Case fresh(problem.spec());
+      fresh.attention.dropout.state = nullptr;
+      fresh.attention.dropout.seed = state[0];
+      fresh.attention.dropout.offset = state[1];
+      DeviceCase direct(fresh.attention, fresh.forward, fresh.backward, Device::cuda(0));
+      forward(direct.attention, direct.forward);
+      direct.fetch();
+      EXPECT_EQ(first_difference(fresh.forward, problem.forward), "") << "step " << step;
+    }
+  });
+}
+
+// ---- memory ----------------------------------------------------------------------------------------------
+
+class CountingPool final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes, std::size_t alignment, void* stream) override {
+    asked += bytes;
+    return empty ? nullptr : pool_.allocate(bytes, alignment, stream);
+  }
+  void deallocate(void* data, std::size_t bytes, std::size_t alignment, void* stream) override {
+    returned += bytes;
+    pool_.deallocate(data, bytes, alignment, stream);
+  }
+  std::size_t asked = 0, returned = 0;
+  bool empty = false;
+
+ private:
+  cuda::StreamAllocator pool_{0};
+};
+
+TEST_F(Gpu, WorkspaceIsWhatThePlanDeclares) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    for (const std::int64_t length : {1, 100, 1000}) {
+      Case problem({.dtype = dtype, .q_length = length, .k_length = length + 5, .qk_dim = 48, .v_dim = 64});
+      const ForceKernel forced(kernel);
+      DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+      const bool with_backward = serves(kernel, problem, Direction::backward);
+      const Plan forward_plan = plan(copy.attention, copy.forward);
+      std::size_t most = forward_plan.workspace_bytes;
+      CountingPool pool;
+      forward(copy.attention, copy.forward, {.allocator = &pool});
+      EXPECT_EQ(pool.asked, forward_plan.workspace_bytes);
+      if (with_backward) {
+        const Plan backward_plan = plan(copy.attention, copy.backward);
+        most = std::max(most, backward_plan.workspace_bytes);
+        pool.asked = pool.returned = 0;
+        backward(copy.attention, copy.backward, {.allocator = &pool});
+        EXPECT_EQ(pool.asked, backward_plan.workspace_bytes);
+      }
+      EXPECT_EQ(pool.returned, pool.asked);
+
+      // Lent, exactly as large, full of NaN, between guard bands.
+      if (most == 0) continue;
+      constexpr std::size_t kGuard = 4096;
+      cuda::DeviceBuffer lent(0, kGuard + most + kGuard);
+      const std::vector<std::byte> poison(lent.bytes(), std::byte{0xFF});
+      lent.upload(poison.data(), poison.size());
+      const Execution execution{.workspace = {lent.data() + kGuard, most}};
+      forward(copy.attention, copy.forward, execution);
+      if (with_backward) backward(copy.attention, copy.backward, execution);
+      std::vector<std::byte> after(lent.bytes());
+      lent.download(after.data(), after.size());
+      EXPECT_TRUE(std::equal(after.begin(), after.begin() + kGuard, poison.begin()));
+      EXPECT_TRUE(std::equal(after.end() - kGuard, after.end(), poison.begin()));
+
+      CountingPool none;
+      none.empty = true;
+      if (forward_plan.workspace_bytes > 0) {
+        EXPECT_THROW(forward(copy.attention, copy.forward, {.allocator = &none}), Error);
+      }
+      copy.fetch();
+    }
+  });
+}
+
+// A tensor of more than 2^31 elements: rows beyond that are as right as the first ones.
+TEST_F(Gpu, MoreThanTwoToThe31Elements) {
+  constexpr std::int64_t kHeads = 8, kDim = 64, kKeys = 64,
+                         kRows = (std::int64_t{1} << 31) / (kHeads * kDim) + 100;
+  constexpr std::int64_t kSample = 64;
+  std::size_t available = 0, total = 0;
+  check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  for_each_lane([&](const std::string& kernel, DType dtype) {
+    const Extents large{1, kRows, kHeads, kDim};
+    const Tensor shape = tensor(static_cast<void*>(nullptr), dtype, large);
+    if (available < 2 * bytes_of(shape) + (std::size_t{1} << 30)) {
+      std::cout << "note: " << kernel << " in " << name(dtype)
+                << " skipped: the GPU has too little free memory\n";
+      return;
+    }
+    Case sample({.dtype = dtype,
+                 .batch = 1,
+                 .q_length = kSample,
+                 .k_length = kKeys,
+                 .q_heads = kHeads,
+                 .kv_heads = kHeads,
+                 .qk_dim = kDim,
+                 .v_dim = kDim});
+    const reference::Expected expected = expect(sample);
+    DeviceCase inputs(sample.attention, sample.forward, sample.backward, Device::cuda(0));
+    const cuda::DeviceBuffer q(0, bytes_of(shape)), out(0, bytes_of(shape));
+    check(cudaMemset(q.data(), 0, q.bytes()), "cudaMemset");
+    const std::size_t rows = bytes_of(sample.forward.q);
+    std::byte* last = q.data() + q.bytes() - rows;
+    check(cudaMemcpy(last, inputs.forward.q.data, rows, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+    ForwardTensors tensors = inputs.forward;
+    tensors.q = tensor(static_cast<void*>(q.data()), dtype, large, Device::cuda(0));
+    tensors.out = tensor(static_cast<void*>(out.data()), dtype, large, Device::cuda(0));
+    tensors.lse = {};
+    const ForceKernel forced(kernel);
+    try {
+      forward(inputs.attention, tensors);
+    } catch (const Error& error) {
+      // The standard algorithm holds all scores: there may be no memory for them.
+      ASSERT_TRUE(error.code() == ErrorCode::out_of_memory || error.code() == ErrorCode::unsupported)
+          << error.what();
+      std::cout << "note: " << kernel << " in " << name(dtype) << ": " << error.what() << '\n';
+      return;
+    }
+    cuda::download(0, out.data() + out.bytes() - rows, sample.forward.out.data, rows);
+    const reference::TensorError error =
+        reference::compare("out", sample.forward.out, expected.exact.out, expected.model.out,
+                           reference::kForwardFactor, expected.rounding.forward.out);
+    EXPECT_TRUE(error.ok) << error.reason;
+  });
+}
+
+// Several threads use a mask for the first time at once, and it outlives none of its copies.
+TEST_F(Gpu, BlockMasksReachTheGpuOnce) {
+  for (int round = 0; round < 20; ++round) {
+    const BlockMask mask =
+        BlockMask::random({.q_length = 4096, .k_length = 4096, .block_q = 64, .block_k = 64}, 0.3);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t) threads.emplace_back([&mask] { mask.prepare(Device::cuda(0)); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  std::size_t before = 0, after = 0, total = 0;
+  check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
+  for (int round = 0; round < 200; ++round) {
+    BlockMask::random({.q_length = 16384, .k_length = 16384, .block_q = 32, .block_k = 32}, 0.5)
+        .prepare(Device::cuda(0));
+  }
+  check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
+  EXPECT_LE(before, after + (std::size_t{8} << 20)) << "copies of masks that are gone keep their memory";
+}
+
+#endif
+
+}  // namespace
+}  // namespace tessera::test
