@@ -79,12 +79,13 @@ inline DiagonalRule diagonal_rule(const Problem& p) {
 
 enum class WalkOrder : std::uint8_t { ascending, descending };
 
-// What a walk goes over: the visible columns [begin, end), or those of them that lie in the `count` kept blocks (ascending;
-// null: no blocks) of `block` columns each.
+// What a walk goes over: the visible columns [begin, end), or those of them that lie in the `count` kept blocks
+// (ascending) of `block` columns each.
 struct VisibleColumns {
   int begin = 0, end = 0;
   const std::int32_t* kept = nullptr;
-  int count = 0;
+  int count =
+      -1;  // of kept blocks; below 0: no block mask. (A mask that keeps nothing has a null pointer, too.)
   int block = 0;
 };
 
@@ -94,7 +95,7 @@ class StepWalk {
  public:
   // Steps begin where column + shift is a multiple of `width`; 0 <= shift.
   TESSERA_HD explicit StepWalk(const VisibleColumns& columns, int width, int shift = 0)
-      : source_(columns), left_(columns.kept == nullptr ? 1 : columns.count), width_(width), shift_(shift) {
+      : source_(columns), left_(columns.count < 0 ? 1 : columns.count), width_(width), shift_(shift) {
     if (columns.begin >= columns.end) left_ = 0;
     enter_run();
   }
@@ -124,7 +125,7 @@ class StepWalk {
     first_ = last_ = 0;
     while (left_ > 0 && first_ >= last_) {
       const std::int32_t* kept = source_.kept;
-      if (kept == nullptr) {
+      if (source_.count < 0) {
         left_ = 0;
         first_ = source_.begin, last_ = source_.end;
         break;

@@ -1,14 +1,11 @@
 // A tile of 16-bit numbers in shared memory, swizzled, and how it is filled from global memory.
-//
-// A row is Columns * 2 bytes in chunks of 16; chunk c of row r stands where c ^ (r & 7) would, within its group of
-// eight chunks. So eight rows of one chunk, which is what ldmatrix reads at once, lie in different banks. (Shorter
-// rows share a line of banks, two or four of them, and change places from line to line.)
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/ptx/copy.cuh"
 #include "cuda/tile/fragment.h"
+#include "cuda/tile/swizzle.h"
 
 namespace tessera::cuda {
 
@@ -23,8 +20,7 @@ struct SharedTile {
 
   // Where chunk `chunk` of row `row` stands.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
-    const int turn = Columns == 16 ? row >> 2 & 1 : Columns == 32 ? row >> 1 & 3 : row & 7;
-    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ turn) << 4));
+    return swizzled_offset(Columns, row, chunk);
   }
 
   // The address for ldmatrix at chunk `2 * step` and `row` (a multiple of 8), from the lane's own part
