@@ -3,6 +3,7 @@
 #if TESSERA_HAVE_CUDA
 #include "cuda/flash1.h"
 #include "cuda/flash2_forward.h"
+#include "cuda/flash2_fp32.h"
 #include "cuda/minimal.h"
 #include "cuda/standard.h"
 #endif
@@ -19,6 +20,9 @@ using registry::Kernel;
 
 constexpr Features kWithoutTypes =
     Features::all().without(Feature::fp64 | Feature::fp32 | Feature::fp16 | Feature::bf16);
+
+using Fp32 = Flash2Fp32<fp32::Multiply::tf32>;
+using Fp32Sm75 = Flash2Fp32<fp32::Multiply::fma>;
 
 // What is faster has the higher priority. A name may stand for several rows that share the work by type.
 constexpr Kernel kKernels[] = {
@@ -154,6 +158,54 @@ constexpr Kernel kKernels[] = {
         .configure = minimal_configuration,
         .details = minimal_details,
         .run = minimal_forward,
+    },
+    {
+        .name = "cuda.flash2",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 100,
+        .features = kWithoutTypes | Feature::fp32,
+        .limits = Fp32::limits,
+        .configure = Fp32::forward_configuration,
+        .details = Fp32::forward_details,
+        .run = Fp32::forward,
+    },
+    {
+        .name = "cuda.flash2",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 100,
+        .features = kWithoutTypes | Feature::fp32,
+        .limits = Fp32::limits,
+        .configure = Fp32::backward_configuration,
+        .details = Fp32::backward_details,
+        .run = Fp32::backward,
+    },
+    {
+        .name = "cuda.flash2_sm75",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cuda,
+        .priority = 90,
+        .features = kWithoutTypes | Feature::fp32,
+        .limits = Fp32Sm75::limits,
+        .configure = Fp32Sm75::forward_configuration,
+        .details = Fp32Sm75::forward_details,
+        .run = Fp32Sm75::forward,
+    },
+    {
+        .name = "cuda.flash2_sm75",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 90,
+        .features = kWithoutTypes | Feature::fp32,
+        .limits = Fp32Sm75::limits,
+        .configure = Fp32Sm75::backward_configuration,
+        .details = Fp32Sm75::backward_details,
+        .run = Fp32Sm75::backward,
     },
 };
 

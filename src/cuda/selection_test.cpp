@@ -73,6 +73,19 @@ TEST(CudaSelection, MinimalServesWhatStaysSimple) {
             "lacks bf16");
 }
 
+TEST(CudaSelection, Fp32HasAKernelForEveryHeadDim) {
+  for (const int capability : cuda::AssumedGpu::known()) {
+    const std::string kernel = capability < 80 ? "cuda.flash2_sm75" : "cuda.flash2";
+    for (const std::int64_t dim : {1, 64, 65, 128, 129, 256}) {
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = dim};
+        EXPECT_EQ(missing(kernel, capability, shapes, {.softcap = 5}, direction), "")
+            << capability << " " << dim;
+      }
+    }
+  }
+}
+
 TEST(CudaSelection, SizesThatNoGridHas) {
   EXPECT_TRUE(contains(missing("cuda.minimal", 90, {.q_length = std::int64_t{1} << 29, .k_length = 8}),
                        "is longer than GPUs serve"));

@@ -17,6 +17,17 @@ __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, b
                : "memory");
 }
 
+// As above, of which only the first `bytes` (0 to 16) are read; the rest arrives as zero.
+__device__ __forceinline__ void copy_async_part(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+// cp.async, 4 bytes, for sources that lie on no 16-byte boundary.
+__device__ __forceinline__ void copy_async_word(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
+               : "memory");
+}
+
 // Closes the group of copies issued since the last one; an empty group is complete at once.
 // PTX ISA: cp.async.commit_group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

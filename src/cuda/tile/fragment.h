@@ -11,6 +11,15 @@ struct AccumulatorFragment {
   TESSERA_HD static constexpr int column(int lane, int e) { return lane % 4 * 2 + e % 2; }
 };
 
+// The accumulators of P V for fp32: a lane reads four neighbouring numbers of a row of V at once, one for each of four
+// n8 tiles, so tile n holds every fourth column of its group of 32, and a lane's accumulators lie in two runs of four.
+struct WideFragment {
+  TESSERA_HD static constexpr int row(int lane, int e) { return lane / 4 + e / 2 * 8; }
+  TESSERA_HD static constexpr int column(int lane, int tile, int e) {
+    return tile / 4 * 32 + lane % 4 * 8 + e % 2 * 4 + tile % 4;
+  }
+};
+
 // The row and the 16-byte chunk that lane l names to ldmatrix, relative to the first row and chunk of the operand.
 struct MatrixAddress {
   int row;

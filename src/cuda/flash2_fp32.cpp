@@ -1,0 +1,250 @@
+#include "cuda/flash2_fp32.h"
+
+#if TESSERA_HAVE_CUDA
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/schedule.h"
+#include "core/text.h"
+#include "core/tiles.h"
+#include "core/walk.h"
+
+namespace tessera::cuda {
+namespace {
+
+using fp32::BackwardConfig;
+using fp32::BiasGradientConfig;
+using fp32::ForwardConfig;
+using fp32::Gradient;
+using fp32::Multiply;
+
+constexpr fp32::Kernels kernels_of(Multiply multiply) {
+  if (multiply == Multiply::tf32) return {fp32::tf32_forward, fp32::tf32_backward, fp32::tf32_bias_gradient};
+  return {fp32::fma_forward, fp32::fma_backward, fp32::fma_bias_gradient};
+}
+
+int dim_of(const core::Problem& p) {
+  const std::int64_t wanted = std::max(p.qk_dim, p.v_dim);
+  return *std::find_if(std::begin(fp32::kDims), std::end(fp32::kDims) - 1,
+                       [&](int dim) { return wanted <= dim; });
+}
+
+// Rows on 16-byte boundaries; sizes that are no multiple of four numbers do not matter.
+bool aligned(const core::View& view) {
+  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && view.batch_stride % 4 == 0 &&
+         view.head_stride % 4 == 0 && view.row_stride % 4 == 0;
+}
+
+bool all_aligned(const core::Problem& p) {
+  if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
+  if (p.direction == Direction::forward) return aligned(p.out);
+  return aligned(p.grad_out) && aligned(p.grad_q) && aligned(p.grad_k) && aligned(p.grad_v);
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The tiles of `rows` queries (or keys) of every head, in an order that ends with the short ones. Where tiles are unequal,
+// as many heads advance together as fill the GPU twice: their keys and values then stay in its cache.
+core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, const DeviceLimits& device,
+                                             std::int64_t rows, bool keys) {
+  const core::Tiling tiling{keys ? p.k_length : p.q_length, rows,
+                            !p.blocks ? 0
+                            : keys    ? p.blocks.block_k
+                                      : p.blocks.block_q};
+  const std::int64_t tiles = tiling.count();
+  const core::Band band{
+      p.left, p.right,
+      p.packed || p.batch == 0 ? p.k_length - p.q_length : core::sequence(p, 0).band.diagonal};
+  return {.sequences = static_cast<std::uint32_t>(p.batch),
+          .heads = static_cast<std::uint32_t>(keys ? p.kv_heads : p.q_heads),
+          .tiles = static_cast<std::uint32_t>(tiles),
+          .order = keys ? core::tile_order(band.transposed(), p.k_length, p.q_length)
+                        : core::tile_order(band, p.q_length, p.k_length),
+          .together = static_cast<std::uint32_t>(
+              ceil_div(4 * device.multiprocessors, std::max<std::int64_t>(tiles, 1)))};
+}
+
+std::int64_t delta_rows(const core::Problem& p) {
+  return p.q_heads * (p.packed ? p.q_tokens : p.batch * p.q_length);
+}
+
+// The passes that a backward call takes.
+template <typename Visit>
+void for_each_gradient(const core::Problem& p, bool featured, Visit&& visit) {
+  if (fp32::together(dim_of(p), featured)) {
+    if (p.has_grad_k || p.has_grad_v) visit(Gradient::keys_and_values);
+  } else {
+    if (p.has_grad_k) visit(Gradient::keys);
+    if (p.has_grad_v) visit(Gradient::values);
+  }
+  if (p.has_grad_q) visit(Gradient::queries);
+}
+
+const char* name_of(Multiply multiply) {
+  return multiply == Multiply::tf32 ? "three TF32 products for one" : "fp32 multiply-adds";
+}
+
+void run_bias_gradient(Multiply multiply, const core::Problem& p, const float* delta, void* stream) {
+  const BiasGradientConfig c = fp32::bias_gradient_config(multiply, dim_of(p));
+  const std::int64_t q_tiles = p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q());
+  const std::int64_t tiles = p.bias_batch * p.bias_heads * q_tiles * ceil_div(p.k_length, c.block_k);
+  if (tiles == 0) return;
+  fp32::BiasGradientArguments a{p, fp32::Constants::of(p, all_aligned(p)), delta};
+  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias",
+         static_cast<unsigned>(tiles), c.threads(), c.shared_memory(), static_cast<cudaStream_t>(stream), &a);
+}
+
+}  // namespace
+
+bool flash2_fp32_featured(const core::Problem& p) {
+  return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !all_aligned(p);
+}
+
+std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p) {
+  if (!device.failure.empty()) return device.failure;
+  const int capability = multiply == Multiply::tf32 ? 80 : 75;
+  if (device.capability < capability) {
+    return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
+                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                        device.capability % 10);
+  }
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return "sequences must be shorter than 2^29";
+  if (p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
+      std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk) {
+    return "ALiBi's diagonal must be less than 2^29 away from the first query and key";
+  }
+  const bool featured = flash2_fp32_featured(p);
+  std::size_t bytes = 0;
+  std::int64_t blocks = 0;  // of the largest grid
+  auto needs = [&](std::size_t shared_memory, std::int64_t grid) {
+    bytes = std::max(bytes, shared_memory);
+    blocks = std::max(blocks, grid);
+  };
+  if (p.direction == Direction::forward) {
+    const ForwardConfig c = fp32::forward_config(multiply, dim_of(p), featured);
+    const core::Tiling tiling{p.q_length, c.block_q(), p.blocks ? p.blocks.block_q : 0};
+    needs(c.shared_memory(), p.batch * p.q_heads * tiling.count());
+  } else {
+    for_each_gradient(p, featured, [&](Gradient gradient) {
+      const BackwardConfig c = fp32::backward_config(multiply, gradient, dim_of(p), featured);
+      const bool keys = gradient != Gradient::queries;
+      const core::Tiling tiling{keys ? p.k_length : p.q_length, c.rows(),
+                                !p.blocks ? 0
+                                : keys    ? p.blocks.block_k
+                                          : p.blocks.block_q};
+      needs(c.shared_memory(), p.batch * (keys ? p.kv_heads : p.q_heads) * tiling.count());
+    });
+    needs(0, ceil_div(delta_rows(p), fp32::kDeltaThreads / 32));
+    if (p.has_grad_bias) {
+      const BiasGradientConfig c = fp32::bias_gradient_config(multiply, dim_of(p));
+      needs(c.shared_memory(), p.bias_batch * p.bias_heads *
+                                   (p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q())) *
+                                   ceil_div(p.k_length, c.block_k));
+    }
+  }
+  if (bytes > static_cast<std::size_t>(device.shared_memory)) {
+    return core::concat("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
+                        device.shared_memory);
+  }
+  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
+  if (blocks > kMostBlocks)
+    return core::concat("needs ", blocks, " thread blocks, a grid has at most ", kMostBlocks);
+  return {};
+}
+
+template <Multiply M>
+std::string Flash2Fp32<M>::limits(const core::Problem& p) {
+  return flash2_fp32_limits(M, device_limits(p.device.index), p);
+}
+
+template <Multiply M>
+registry::Configuration Flash2Fp32<M>::forward_configuration(const core::Problem& p, int /*workers*/) {
+  const ForwardConfig c = fp32::forward_config(M, dim_of(p), flash2_fp32_featured(p));
+  return {.block_q = c.block_q(),
+          .block_k = c.block_k,
+          .shared_memory_bytes = c.shared_memory(),
+          .fast_memory_bytes = static_cast<double>(c.shared_memory())};
+}
+
+template <Multiply M>
+std::string Flash2Fp32<M>::forward_details(const core::Problem& p, const registry::Configuration&) {
+  const bool featured = flash2_fp32_featured(p);
+  const ForwardConfig c = fp32::forward_config(M, dim_of(p), featured);
+  return core::concat("instance: ", name_of(M), ", head_dim up to ", c.dim,
+                      featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
+                      " rows, keys from the last to the first");
+}
+
+template <Multiply M>
+void Flash2Fp32<M>::forward(const core::Problem& p, const registry::Configuration&,
+                            const registry::Resources& resources) {
+  const bool featured = flash2_fp32_featured(p);
+  const ForwardConfig c = fp32::forward_config(M, dim_of(p), featured);
+  fp32::ForwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
+                           order_of(p, device_limits(p.device.index), c.block_q(), false)};
+  if (a.order.count() == 0) return;
+  const DeviceScope scope(p.device.index);
+  launch(kernels_of(M).forward(c.dim, featured), "flash2 fp32 forward", a.order.count(), c.threads(),
+         c.shared_memory(), static_cast<cudaStream_t>(resources.stream), &a);
+}
+
+template <Multiply M>
+registry::Configuration Flash2Fp32<M>::backward_configuration(const core::Problem& p, int /*workers*/) {
+  const bool featured = flash2_fp32_featured(p);
+  const Gradient first = fp32::together(dim_of(p), featured) ? Gradient::keys_and_values : Gradient::keys;
+  const BackwardConfig c = fp32::backward_config(M, first, dim_of(p), featured);
+  return {.block_q = c.block,
+          .block_k = c.rows(),
+          .shared_memory_bytes = c.shared_memory(),
+          .workspace_bytes = static_cast<std::size_t>(delta_rows(p)) * sizeof(float),
+          .fast_memory_bytes = static_cast<double>(c.shared_memory())};
+}
+
+template <Multiply M>
+std::string Flash2Fp32<M>::backward_details(const core::Problem& p, const registry::Configuration&) {
+  const bool featured = flash2_fp32_featured(p);
+  const int dim = dim_of(p);
+  std::string text = core::concat("instance: ", name_of(M), ", head_dim up to ", dim,
+                                  featured ? ", featured" : ", plain", "; always deterministic");
+  for_each_gradient(p, featured, [&](Gradient gradient) {
+    constexpr const char* kNames[] = {"keys and values", "keys", "values", "queries"};
+    const BackwardConfig c = fp32::backward_config(M, gradient, dim, featured);
+    text += core::concat("\ngradient of ", kNames[static_cast<int>(gradient)], ": ", c.warps,
+                         " warps of 16 rows, ", c.block, " rows per step, ", c.shared_memory(),
+                         " bytes of shared memory");
+  });
+  return text;
+}
+
+template <Multiply M>
+void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configuration&,
+                             const registry::Resources& resources) {
+  const bool featured = flash2_fp32_featured(p);
+  const DeviceLimits& device = device_limits(p.device.index);
+  const DeviceScope scope(p.device.index);
+  const auto stream = static_cast<cudaStream_t>(resources.stream);
+  auto* delta = reinterpret_cast<float*>(resources.workspace);
+  if (const std::int64_t rows = delta_rows(p); rows > 0) {
+    fp32::DeltaArguments a{p, delta};
+    launch(fp32::delta_kernel(), "flash2 fp32 delta",
+           static_cast<unsigned>(ceil_div(rows, fp32::kDeltaThreads / 32)), fp32::kDeltaThreads, 0, stream,
+           &a);
+  }
+  for_each_gradient(p, featured, [&](Gradient gradient) {
+    const BackwardConfig c = fp32::backward_config(M, gradient, dim_of(p), featured);
+    fp32::BackwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
+                              order_of(p, device, c.rows(), gradient != Gradient::queries), delta};
+    if (a.order.count() == 0) return;
+    launch(kernels_of(M).backward(gradient, c.dim, featured), "flash2 fp32 backward", a.order.count(),
+           c.threads(), c.shared_memory(), stream, &a);
+  });
+  if (p.has_grad_bias) run_bias_gradient(M, p, delta, resources.stream);
+}
+
+template struct Flash2Fp32<Multiply::tf32>;
+template struct Flash2Fp32<Multiply::fma>;
+
+}  // namespace tessera::cuda
+
+#endif

@@ -1,0 +1,193 @@
+// fp32 attention on GPUs: how the kernels are cut, known to host and device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/problem.h"
+#include "core/schedule.h"
+
+namespace tessera::cuda::fp32 {
+
+// How two fp32 matrices are multiplied.
+enum class Multiply : int {
+  tf32,  // on the tensor cores, three TF32 products for one: sm_80 and newer
+  fma,   // number by number: sm_75
+};
+
+// Widths of head_dim that are compiled: a problem takes the smallest that holds its qk_dim and v_dim.
+inline constexpr int kDims[] = {64, 128, 256};
+inline constexpr int kDimCount = 3;
+
+// A warp works on 16 * m_tiles rows of queries; a thread block copies block_k keys and values per step.
+struct ForwardConfig {
+  Multiply multiply;
+  int dim;
+  int m_tiles;
+  int warps;
+  int block_k;
+  int blocks_per_multiprocessor;
+  bool featured;  // bias, ALiBi, softcap, dropout and rows that begin on no 16-byte boundary
+
+  constexpr int block_q() const { return 16 * m_tiles * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool async() const { return multiply == Multiply::tf32; }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(block_q() + 2 * block_k) * static_cast<std::size_t>(dim) * 4;
+  }
+};
+
+constexpr ForwardConfig forward_config(Multiply multiply, int dim, bool featured) {
+  if (multiply == Multiply::tf32) {
+    if (dim == 64) return {multiply, 64, 2, 4, featured ? 16 : 32, 2, featured};
+    if (dim == 128) return {multiply, 128, 1, 4, 32, 2, featured};
+    return {multiply, 256, 1, 4, 16, 2, featured};
+  }
+  if (dim == 64) return {multiply, 64, 2, 4, 32, 1, featured};
+  if (dim == 128) return {multiply, 128, 1, 4, 32, 1, featured};
+  return {multiply, 256, 1, 2, 16, 1, featured};
+}
+
+// What the kernels would have to convert from double precision, or find out.
+struct Constants {
+  float scale;
+  float softcap;  // 0: off
+  float inverse_softcap;
+  float keep_scale;  // of dropout
+  bool aligned;      // all rows begin on 16-byte boundaries
+
+  static Constants of(const core::Problem& p, bool aligned) {
+    return {static_cast<float>(p.scale), static_cast<float>(p.softcap),
+            static_cast<float>(p.softcap > 0 ? 1 / p.softcap : 0), static_cast<float>(p.keep_scale), aligned};
+  }
+};
+
+struct ForwardArguments {
+  core::Problem problem;
+  Constants constants;
+  core::BasicTaskOrder<std::uint32_t> order;
+};
+
+// Which rows a thread block of the backward pass keeps while those of the other kind pass by.
+enum class Owner : int { keys, queries };
+
+// The gradients of keys and values need one pass with both in registers, or one for each (dim 256).
+struct BackwardConfig {
+  Multiply multiply;
+  Owner owner;
+  bool score_gradient;  // dK (owner keys) or dQ (owner queries)
+  bool value_gradient;  // dV (owner keys)
+  int dim;
+  int warps;   // of 16 rows each
+  int block;   // rows that pass by, per step
+  int stages;  // steps in shared memory
+  int blocks_per_multiprocessor;
+  bool featured;
+
+  constexpr int rows() const { return 16 * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool async() const { return multiply == Multiply::tf32; }
+  // Of the owned rows: K and V, or Q and dO. The gradient of values alone does not need V.
+  constexpr int owned_tiles() const { return score_gradient ? 2 : 1; }
+  constexpr int stage_bytes() const { return 2 * block * dim * 4; }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(owned_tiles() * rows() * dim * 4 + stages * stage_bytes() +
+                                    stages * block * 2 * 4);
+  }
+};
+
+enum class Gradient : int { keys_and_values, keys, values, queries };
+
+// Whether one pass gives the gradients of keys and of values: as long as both fit into registers.
+constexpr bool together(int dim, bool featured) { return dim == 64 || (dim == 128 && !featured); }
+
+constexpr BackwardConfig backward_config(Multiply multiply, Gradient gradient, int dim, bool featured) {
+  BackwardConfig c{};
+  c.multiply = multiply;
+  c.owner = gradient == Gradient::queries ? Owner::queries : Owner::keys;
+  c.score_gradient = gradient != Gradient::values;
+  c.value_gradient = gradient == Gradient::keys_and_values || gradient == Gradient::values;
+  c.dim = dim;
+  c.featured = featured;
+  if (multiply == Multiply::tf32) {
+    c.warps = dim == 256 && c.score_gradient ? 2 : 4;
+    c.block = dim == 64 && !featured ? 32 : 16;
+    c.stages = dim == 256 ? 1 : 2;
+    c.blocks_per_multiprocessor = 2;
+  } else {
+    c.warps = dim == 64 ? 4 : dim == 128 ? 2 : 1;
+    c.block = dim == 64 ? 32 : dim == 128 ? 16 : 8;
+    c.stages = 1;
+    c.blocks_per_multiprocessor = 1;
+  }
+  return c;
+}
+
+struct BackwardArguments {
+  core::Problem problem;
+  Constants constants;
+  core::BasicTaskOrder<std::uint32_t> order;
+  const float* delta;  // <dO, O> - dLSE of every query row: [batch][q_heads][rows]
+};
+
+// delta of every query row, one warp each.
+struct DeltaArguments {
+  core::Problem problem;
+  float* delta;
+};
+inline constexpr int kDeltaThreads = 256;
+
+// A thread block owns a tile of the gradient of a bias and adds up all that was broadcast from it.
+struct BiasGradientConfig {
+  Multiply multiply;
+  int dim;
+  int warps;  // of 16 queries each
+  int block_k;
+
+  constexpr int block_q() const { return 16 * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool async() const { return multiply == Multiply::tf32; }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(2 * (block_q() + block_k) * dim * 4 + warps * block_k * 4);
+  }
+};
+
+constexpr BiasGradientConfig bias_gradient_config(Multiply multiply, int dim) {
+  if (multiply == Multiply::tf32) {
+    if (dim == 64) return {multiply, 64, 4, 16};
+    if (dim == 128) return {multiply, 128, 4, 16};
+    return {multiply, 256, 2, 16};
+  }
+  if (dim == 64) return {multiply, 64, 4, 16};
+  if (dim == 128) return {multiply, 128, 2, 16};
+  return {multiply, 256, 1, 8};
+}
+
+struct BiasGradientArguments {
+  core::Problem problem;
+  Constants constants;
+  const float* delta;
+};
+
+// Where delta of row 0 of a head of a sequence stands.
+TESSERA_HD constexpr std::int64_t delta_offset(const core::Problem& p, const core::Sequence& s,
+                                               std::int64_t head) {
+  return p.packed ? head * p.q_tokens + s.q_begin : (s.index * p.q_heads + head) * p.q_length;
+}
+
+// The kernels of one way to multiply; they are compiled in the folder of the GPUs that it is for.
+struct Kernels {
+  const void* (*forward)(int dim, bool featured);
+  const void* (*backward)(Gradient gradient, int dim, bool featured);
+  const void* (*bias_gradient)(int dim);
+};
+
+const void* tf32_forward(int dim, bool featured);
+const void* tf32_backward(Gradient gradient, int dim, bool featured);
+const void* tf32_bias_gradient(int dim);
+const void* fma_forward(int dim, bool featured);
+const void* fma_backward(Gradient gradient, int dim, bool featured);
+const void* fma_bias_gradient(int dim);
+const void* delta_kernel();
+
+}  // namespace tessera::cuda::fp32

@@ -1,0 +1,22 @@
+// Which instances of the kernels are compiled. The files in sm80/ and sm75/ expand these for one way to multiply.
+#pragma once
+
+#include "cuda/flash2_fp32/config.h"
+#include "cuda/use.h"
+
+namespace tessera::cuda::fp32 {
+
+// Calls f(Use<dim>) for the dim given at run time.
+template <typename F>
+const void* with_dim(int dim, F&& f) {
+  if (dim == 64) return f(Use<64>{});
+  if (dim == 128) return f(Use<128>{});
+  return f(Use<256>{});
+}
+
+template <typename F>
+const void* with_flag(bool flag, F&& f) {
+  return flag ? f(Use<true>{}) : f(Use<false>{});
+}
+
+}  // namespace tessera::cuda::fp32

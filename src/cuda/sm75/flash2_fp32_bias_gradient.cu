@@ -1,0 +1,14 @@
+#include "cuda/flash2_fp32/bias_gradient.cuh"
+#include "cuda/flash2_fp32/instances.cuh"
+
+namespace tessera::cuda::fp32 {
+
+const void* fma_bias_gradient(int dim) {
+  return with_dim(
+      dim, []<auto Dim>(Use<Dim>) {
+        return reinterpret_cast<const void*>(
+            bias_gradient_kernel<Use<bias_gradient_config(Multiply::fma, Dim)>>);
+      });
+}
+
+}  // namespace tessera::cuda::fp32

@@ -1,0 +1,17 @@
+#include "cuda/flash2_fp32/forward.cuh"
+#include "cuda/flash2_fp32/instances.cuh"
+
+namespace tessera::cuda::fp32 {
+
+const void* fma_forward(int dim, bool featured) {
+  return with_dim(
+      dim, [&]<auto Dim>(Use<Dim>) {
+        return with_flag(
+            featured, []<auto Featured>(Use<Featured>) {
+              return reinterpret_cast<const void*>(
+                  forward_kernel<Use<forward_config(Multiply::fma, Dim, Featured)>>);
+            });
+      });
+}
+
+}  // namespace tessera::cuda::fp32
