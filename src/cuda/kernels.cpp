@@ -2,6 +2,7 @@
 
 #if TESSERA_HAVE_CUDA
 #include "cuda/flash1.h"
+#include "cuda/flash2_backward.h"
 #include "cuda/flash2_forward.h"
 #include "cuda/flash2_fp32.h"
 #include "cuda/minimal.h"
@@ -39,6 +40,18 @@ constexpr Kernel kKernels[] = {
         .run = flash2_forward,
     },
     {
+        .name = "cuda.flash2",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 100,
+        .features = kWithoutTypes | Feature::fp16 | Feature::bf16,
+        .limits = flash2_backward_limits,
+        .configure = flash2_backward_configuration,
+        .details = flash2_backward_details,
+        .run = flash2_backward,
+    },
+    {
         .name = "cuda.flash2_sm75",
         .algorithm = Algorithm::flash2,
         .direction = Direction::forward,
@@ -49,6 +62,18 @@ constexpr Kernel kKernels[] = {
         .configure = flash2_sm75_forward_configuration,
         .details = flash2_sm75_forward_details,
         .run = flash2_sm75_forward,
+    },
+    {
+        .name = "cuda.flash2_sm75",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::backward,
+        .device = DeviceType::cuda,
+        .priority = 90,
+        .features = kWithoutTypes | Feature::fp16,
+        .limits = flash2_sm75_backward_limits,
+        .configure = flash2_sm75_backward_configuration,
+        .details = flash2_sm75_backward_details,
+        .run = flash2_sm75_backward,
     },
     {
         .name = "cuda.flash1",

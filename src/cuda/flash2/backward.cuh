@@ -1,0 +1,522 @@
+// cuda.flash2, backward, by recomputation: a thread block owns a tile of keys of one key/value head and streams the blocks
+// of queries that see it, for every query head of the group.
+//
+//   issue_qk           S^T = K Q^T, and dP^T = V dO^T
+//   apply_mask         what a query does not see becomes 0 in P and dS
+//   P = 2^(S - LSE)    and dS = P o (dP - delta), packed to 16 bits
+//   issue_dv, issue_dk dV += P^T dO, dK += dS^T Q, in registers, one owner each: no atomics
+//   issue_dq           dQ = dS K of this tile of keys, added to fp32 sums in global memory; left out when dQ is not asked
+//                      for, or has a kernel of its own (deterministic mode)
+//
+// Two forms. With one split a warp holds all queries of a step for its 32 keys, 32 queries at a time: P and dS go from the
+// accumulators straight into the next product, only dS passes through shared memory, for dQ. With more splits the warps
+// that share 32 keys split the queries in the scores and head_dim in the sums: P and dS both pass through shared memory,
+// and registers hold head_dim / splits columns of dK and dV. Wide heads need that.
+//
+// Traffic per tile of keys: K, V read and dK, dV written once; Q, dO, 8 bytes of statistics per row and the fp32 sums of dQ
+// (a reduction each) once per step.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/flash2/backward_steps.cuh"
+
+namespace tessera::cuda::flash2 {
+
+struct BackwardConfig {
+  Engine engine = Engine::sm80_bf16;
+  Variant variant = Variant::plain;
+  int head_dim = 64;
+  int key_groups = 4;  // of 32 keys
+  int splits = 1;
+  int block_q = 64;
+  int stages = 2;
+  int thread_blocks = 1;  // per multiprocessor, for the register allocation
+
+  constexpr int block_k() const { return key_groups * 32; }
+  // Queries whose scores a warp computes: all, or its share; with few queries not every warp gets one.
+  constexpr int width() const { return block_q / splits < 16 ? 16 : block_q / splits; }
+  // Queries whose scores a warp holds at a time. Options take registers.
+  constexpr int chunk() const {
+    const int most = variant == Variant::plain && stages > 1 && copies_async(engine) ? 32 : 16;
+    return width() < most ? width() : most;
+  }
+  constexpr int warps() const { return key_groups * splits; }
+  constexpr int threads() const { return warps() * 32; }
+  constexpr int key_tile_bytes() const { return block_k() * head_dim * 2; }
+  constexpr int query_tile_bytes() const { return block_q * head_dim * 2; }
+  constexpr int score_tile_bytes() const { return block_k() * block_q * 2; }
+};
+
+// What a thread block knows about its tile and the query head at hand. In shared memory: registers are full.
+struct KeyTile {
+  KeyRange keys;
+  int q_begin, k_begin, q_length;  // of the sequence
+  core::Diagonals band;
+  QueryRuns runs;
+  QueryRun run[2];  // the one at hand and the one before or after, and their heads' options
+  HeadOptions options[2];
+};
+
+// Shared memory: K, V; per stage Q, dO; dS and, with splits, P; per stage the statistics; the
+// tile's facts.
+template <BackwardConfig C>
+struct BackwardShared {
+  static constexpr int kV = C.key_tile_bytes();
+  static constexpr int kStages = 2 * C.key_tile_bytes();
+  static constexpr int kStageBytes = 2 * C.query_tile_bytes();
+  static constexpr int kGradScores = kStages + C.stages * kStageBytes;
+  static constexpr int kScores = kGradScores + C.score_tile_bytes();
+  static constexpr int kStatistics = kScores + (C.splits > 1 ? C.score_tile_bytes() : 0);
+  static constexpr int kStatisticsBytes = 2 * C.block_q * 4;
+  static constexpr int kTile = kStatistics + C.stages * kStatisticsBytes;
+  static constexpr int kBytes = kTile + sizeof(KeyTile);
+};
+
+// Scores of 32 keys x 8 * Blocks queries become P (in `s`) and dS (in `dp`). `column` is the first of these queries in
+// the step that begins with query `begin`. `kept`: what dropout leaves, bit
+// 8 j + 4 x + r for the key r * 8 below the lane's first and column x of block j. Masked: some are not seen; returns then
+// whether anything was not finite.
+template <BackwardConfig C, bool Masked, int Blocks>
+__device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&dp)[2][Blocks][4],
+                                              const BackwardArguments& a, const float* statistics, int column,
+                                              int begin, const QueryRun& run, const HeadOptions& options,
+                                              const KeyTile& tile, int first_key, std::uint32_t kept) {
+  constexpr bool kFeatured = C.variant != Variant::plain, kDropout = C.variant == Variant::dropout;
+  const int lane = opaque(static_cast<int>(threadIdx.x)) % 32, key = first_key + lane / 4;
+  const ScoreFeatures& features = a.features;
+  float check = 0;  // stays 0 while everything is finite
+  // One key: r * 8 below the lane's first.
+  auto differentiate_key = [&](int r, int j, float2 lse, float2 delta, const SeenRange& range) {
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      float &score = s[r / 2][j][r % 2 * 2 + x], &grad = dp[r / 2][j][r % 2 * 2 + x];
+      const int at = column + j * 8 + lane % 4 * 2 + x;
+      bool seen = true;
+      float poison = 0;
+      if constexpr (Masked) {
+        seen = range(at);
+        poison = grad * 0.0F;  // NaN if dO or V is not finite here: dV must show it
+        check = fmaf(score, 0.0F, check + poison);
+      }
+      const bool keep = kept >> (j * 8 + x * 4 + r) & 1;
+      if constexpr (kDropout)
+        grad = (keep ? grad * features.keep_scale : 0.0F) - (x == 0 ? delta.x : delta.y);
+      float exponent;
+      if constexpr (kFeatured) {
+        exponent = featured_score(a.problem, features, options, score, grad, begin + at, key + 8 * r, seen) -
+                   (x == 0 ? lse.x : lse.y);
+      } else {
+        exponent = fmaf(score, features.scale_log2, -(x == 0 ? lse.x : lse.y));
+      }
+      score = ptx::exp2(exponent);
+      grad *= score;
+      if constexpr (kDropout) score = keep ? score : 0.0F;
+      if constexpr (Masked) {
+        score = seen ? score + poison : 0.0F;
+        grad = seen ? grad : 0.0F;
+      }
+    }
+  };
+  auto pair_at = [&](const float* from, int j) {
+    return *reinterpret_cast<const float2*>(from + column + j * 8 + lane % 4 * 2);
+  };
+  if constexpr (Masked) {  // key by key: what it is seen by is two numbers
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int below = key + 8 * r;
+      const int first = max(run.first, below - tile.band.high),
+                last = min(run.last, below - tile.band.low + 1);
+      const SeenRange range = seen_range(first - begin, (below < tile.keys.end ? last : first) - begin);
+#pragma unroll
+      for (int j = 0; j < Blocks; ++j) {
+        differentiate_key(r, j, pair_at(statistics, j),
+                          kDropout ? pair_at(statistics + C.block_q, j) : float2{}, range);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < Blocks; ++j) {
+      const float2 lse = pair_at(statistics, j),
+                   delta = kDropout ? pair_at(statistics + C.block_q, j) : float2{};
+#pragma unroll
+      for (int r = 0; r < 4; ++r) differentiate_key(r, j, lse, delta, {});
+    }
+  }
+  return Masked && !(check == 0);
+}
+
+// The place of a thread, worked out wherever it is needed: see opaque.
+template <BackwardConfig C>
+struct Place {
+  int lane, warp, group, split;
+
+  __device__ __forceinline__ Place() {
+    const int thread = opaque(static_cast<int>(threadIdx.x));
+    lane = thread % 32, warp = thread / 32;
+    group = C.splits == 1 ? warp : warp % C.key_groups, split = C.splits == 1 ? 0 : warp / C.key_groups;
+  }
+};
+
+template <typename Config>
+__device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
+  constexpr BackwardConfig C = Config::value;
+  constexpr int D = C.head_dim, kBlockQ = C.block_q, kWidth = C.width(), kColumns = D / C.splits;
+  constexpr bool kUnaligned = C.variant != Variant::plain, kDropout = C.variant == Variant::dropout;
+  constexpr int kChunk = C.chunk();
+  constexpr bool kTight = C.splits == 1 || C.stages == 1 || kBefore90;  // see keep_apart
+  constexpr Engine E = C.engine;
+  constexpr Half16 kType = type_of(E);
+  using Shared = BackwardShared<Config::value>;
+  using Tile = SharedTile<D>;
+  using Scores = SharedTile<kBlockQ>;
+  static_assert(C.splits == 1 || kColumns % 64 == 0, "the columns of a split are whole groups of chunks");
+  static_assert(kWidth % 16 == 0);
+  extern __shared__ __align__(1024) unsigned char shared[];
+
+  const core::Problem& p = a.problem;
+  KeyTile& tile = *reinterpret_cast<KeyTile*>(shared + Shared::kTile);
+  {
+    const auto task = a.order[blockIdx.x];
+    const core::Sequence s = core::sequence(p, task.sequence);
+    const core::Tiling tiling{s.k_length, C.block_k(), p.blocks ? p.blocks.block_k : 0};
+    if (task.tile >= tiling.count()) return;
+    if (threadIdx.x == 0) {
+      const core::Tile keys = tiling[task.tile];
+      tile.keys = {static_cast<int>(task.sequence), static_cast<int>(task.head), static_cast<int>(keys.begin),
+                   static_cast<int>(keys.end)};
+      tile.q_begin = static_cast<int>(s.q_begin), tile.k_begin = static_cast<int>(s.k_begin);
+      tile.q_length = static_cast<int>(s.q_length);
+      tile.band = core::diagonals(s.band);
+      QueryRuns runs(p, tile.keys);
+      tile.run[0] = runs.next(p, tile.keys, kBlockQ);
+      tile.runs = runs;
+      if (kUnaligned && tile.run[0].head >= 0) tile.options[0] = head_options(p, s, tile.run[0].head);
+    }
+    __syncthreads();
+  }
+
+  const std::uint32_t base = ptx::shared_address(shared);
+  const std::uint32_t grad_scores = base + Shared::kGradScores, scores = base + Shared::kScores;
+
+  // ---- copies: a block of queries into a stage ----
+  // Addresses are computed for each copy: 64-bit numbers that live through the loop are too dear.
+  auto block_of = [&](int head, int query) {  // among all heads' blocks
+    const int sequence = tile.keys.sequence;
+    return head * a.blocks.per_head +
+           (p.packed ? tile.q_begin / kQueryBlock + sequence
+                     : sequence * std::int64_t{(tile.q_length + kQueryBlock - 1) / kQueryBlock}) +
+           query / kQueryBlock;
+  };
+  auto load_queries = [&](int head, int begin, int stage) {
+    const std::uint32_t to = base + Shared::kStages + stage * Shared::kStageBytes;
+    const int batch = p.packed ? 0 : tile.keys.sequence;
+    load_rows<D, kBlockQ, C.threads(), copies_async(E), kUnaligned>(
+        SharedTile<D>{to}, rows_of<C.variant>(p.q, batch, head, tile.q_begin, p.qk_dim), begin,
+        tile.q_length);
+    load_rows<D, kBlockQ, C.threads(), copies_async(E), kUnaligned>(
+        SharedTile<D>{to + C.query_tile_bytes()},
+        rows_of<C.variant>(p.grad_out, batch, head, tile.q_begin, p.v_dim), begin, tile.q_length);
+    if (threadIdx.x < 2 * kBlockQ / 4) {  // four numbers each: LSE, then delta
+      const int which = static_cast<int>(threadIdx.x) / (kBlockQ / 4);
+      const int at = static_cast<int>(threadIdx.x) % (kBlockQ / 4) * 4;
+      const float* from = a.statistics + block_of(head, begin) * (2 * kQueryBlock) + which * kQueryBlock +
+                          begin % kQueryBlock + at;
+      const std::uint32_t target =
+          base + Shared::kStatistics + stage * Shared::kStatisticsBytes + (which * kBlockQ + at) * 4;
+      if constexpr (copies_async(Config::value.engine)) ptx::copy_async(target, from, true);
+      else ptx::store_shared(target, *reinterpret_cast<const uint4*>(from));
+    }
+  };
+
+  auto load_keys = [&](std::uint32_t to, const core::View& view, std::int64_t columns) {
+    load_rows<D, C.block_k(), C.threads(), copies_async(E), kUnaligned>(
+        SharedTile<D>{to},
+        rows_of<C.variant>(view, p.packed ? 0 : tile.keys.sequence, tile.keys.kv_head, tile.k_begin, columns),
+        tile.keys.begin, tile.keys.end);
+  };
+  load_keys(base, p.k, p.qk_dim);
+  load_keys(base + Shared::kV, p.v, p.v_dim);
+  if (tile.run[0].head >= 0) load_queries(tile.run[0].head, tile.run[0].begin, 0);
+  commit_copies<E>();
+
+  // dQ: a warp takes up to 32 queries x kDqColumns columns of a step.
+  constexpr int kDqTiles = kBlockQ >= 32 ? 2 : 1, kDqAcross = kBlockQ / (16 * kDqTiles);
+  constexpr int kDqColumns = D * kDqAcross / C.warps();
+  constexpr int kDqPart = kDqColumns > 32 && C.variant != Variant::plain ? 32 : kDqColumns;  // at a time
+  static_assert(kDqColumns % 16 == 0 && kDqColumns <= 64);
+
+  float grad_k[2][kColumns / 8][4] = {}, grad_v[2][kColumns / 8][4] = {};
+  int begin = tile.run[0].begin, which = 0,
+      stage = 0;  // the step: its first query, which of the runs, its copy
+  int next_begin = 0, next_which = 0;
+  // Finds the next step and begins to copy it.
+  auto prefetch = [&] {
+    next_begin = begin + kBlockQ, next_which = which;
+    if (next_begin >= tile.run[which].last) {
+      next_which = which ^ 1;
+      if (threadIdx.x == 0) {
+        QueryRuns runs = tile.runs;
+        const QueryRun run = runs.next(p, tile.keys, kBlockQ);
+        if (kUnaligned && run.head >= 0)
+          tile.options[next_which] = head_options(p, core::sequence(p, tile.keys.sequence), run.head);
+        tile.run[next_which] = run;
+        tile.runs = runs;
+      }
+      __syncthreads();
+      next_begin = tile.run[next_which].begin;
+    }
+    if (tile.run[next_which].head >= 0)
+      load_queries(tile.run[next_which].head, next_begin, C.stages > 1 ? stage ^ 1 : 0);
+    commit_copies<E>();
+  };
+  // One step. Masked: some query does not see some key. Two copies of the code, so that the common one stays short; with one
+  // stage a single copy, for which registers suffice.
+  constexpr bool kOneCopy = C.stages == 1;
+  bool full = false;  // every query of the step sees every key of the tile
+  auto compute_step = [&](auto masked) {
+    constexpr bool kMasked = decltype(masked)::value;
+    const QueryRun& run = tile.run[which];
+    const std::uint32_t at = stage * Shared::kStageBytes;
+    const float* statistics =
+        reinterpret_cast<const float*>(shared + Shared::kStatistics) + stage * 2 * kBlockQ;
+    // P and dS of kChunk queries from `column` on, packed. Whether something is masked and something not finite.
+    auto scores_of = [&](std::uint32_t(&p_packed)[2][kChunk / 16][4],
+                         std::uint32_t(&ds_packed)[2][kChunk / 16][4], int column) {
+      constexpr int Blocks = kChunk / 8;
+      float ps[2][Blocks][4], ds[2][Blocks][4];
+      const Place<C> place;
+      const int lane = place.lane, first_key = tile.keys.begin + place.group * 32;
+      std::uint32_t kept =
+          ~0U;  // before the scores, while registers are free: bit 8 j + 4 x + r, as differentiate counts
+      if (kDropout && a.features.dropout_threshold != 0) {
+        static_assert(Blocks <= 4);
+        kept = 0;
+#pragma unroll 1
+        for (int jx = 0; jx < 2 * Blocks; ++jx) {
+          const int i = begin + column + jx / 2 * 8 + lane % 4 * 2 + jx % 2;
+          kept |= kept_by_eights(tile.options[which], a.features.dropout_threshold, i, first_key + lane / 4)
+                  << (4 * jx);
+        }
+      }
+      const MatrixAddress by_row = row_operand(lane), by_column = column_operand(lane);
+      const std::uint32_t own = base + Tile::offset(place.group * 32 + by_row.row, by_row.chunk);
+      const std::uint32_t q =
+          base + Shared::kStages + at + Tile::offset(column + by_column.row, by_column.chunk);
+      issue_scores<E, D, true>(ps, own, q);
+      if constexpr (!kDropout) {
+        // dP - delta comes out of the product when the sum begins with -delta; dropout would come in between.
+#pragma unroll
+        for (int j = 0; j < Blocks; ++j) {
+          const float2 delta =
+              *reinterpret_cast<const float2*>(statistics + kBlockQ + column + j * 8 + lane % 4 * 2);
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) ds[m][j][e] = e % 2 == 0 ? -delta.x : -delta.y;
+          }
+        }
+      }
+      if constexpr (kTight) keep_apart();
+      issue_scores<E, D, kDropout>(ds, own + Shared::kV, q + C.query_tile_bytes());
+      auto finish = [&](auto with_mask) {
+        return differentiate<C, decltype(with_mask)::value>(ps, ds, a, statistics, column, begin, run,
+                                                            tile.options[which], tile, first_key, kept);
+      };
+      bool bad = false;
+      if (kMasked && !(kOneCopy && full)) bad = finish(std::true_type{});
+      else finish(std::false_type{});
+      pack_operands<kType>(p_packed, ps);
+      pack_operands<kType>(ds_packed, ds);
+      return bad;
+    };
+    [[maybe_unused]] auto store_scores =
+        [&]<int Pairs>(std::uint32_t to, const std::uint32_t(&packed)[2][Pairs][4], int column) {
+          const Place<C> place;
+          const int lane = place.lane;
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+#pragma unroll
+            for (int n = 0; n < Pairs; ++n) {
+#pragma unroll
+              for (int r = 0; r < 4; ++r) {
+                const int row = place.group * 32 + m * 16 + lane / 4 + r % 2 * 8,
+                          chunk = column / 8 + 2 * n + r / 2;
+                ptx::store_shared(to + Scores::offset(row, chunk) + lane % 4 * 4, packed[m][n][r]);
+              }
+            }
+          }
+        };
+    // Zeros of a masked step must not meet what is not finite.
+    auto clear_queries = [&](int first, int last) {
+      clear_not_finite<kType, D, C.threads()>(base + Shared::kStages + at, first, last);
+      clear_not_finite<kType, D, C.threads()>(base + Shared::kStages + at + C.query_tile_bytes(), first,
+                                              last);
+      __syncthreads();
+    };
+    // The lane's address in row 0 of Q, for products that contract queries.
+    auto contracted = [&] {
+      const Place<C> place;
+      const MatrixAddress by_row = row_operand(place.lane);
+      return base + Shared::kStages + at +
+             Tile::offset(by_row.row, place.split * (kColumns / 8) + by_row.chunk);
+    };
+    int live_begin = 0, live_end = C.block_k() / 16;  // of dQ's contraction, in units of 16 keys
+    bool careful = false;
+
+    if constexpr (Config::value.splits == 1) {
+      // Keys that the step sees; other warps have nothing to add, and dQ leaves their keys out.
+      if constexpr (kMasked) {
+        const int first = max(run.first, begin), last = min(run.last, begin + kBlockQ);
+        live_begin = max(0, first + tile.band.low - tile.keys.begin) / 32 * 2;
+        live_end = (min(tile.keys.end, last + tile.band.high) - tile.keys.begin + 31) / 32 * 2;
+      }
+      const int group = static_cast<int>(threadIdx.x) / 32;
+      const bool live = !kMasked || (2 * group >= live_begin && 2 * group < live_end);
+#pragma unroll
+      for (int column = 0; column < kWidth; column += kChunk) {
+        std::uint32_t p_packed[2][kChunk / 16][4], ds_packed[2][kChunk / 16][4];
+        bool bad = false;
+        keep_apart();
+        if (live) bad = scores_of(p_packed, ds_packed, column);
+        if (kMasked && __syncthreads_or(bad)) {
+          careful = true;
+          clear_queries(column, column + kChunk);
+        }
+        if (C.stages > 1 && column == 0) prefetch();
+        if (!live) continue;
+        if (a.grad_q_sums != nullptr) store_scores(grad_scores, ds_packed, column);
+        issue_sums<E, D>(grad_v, p_packed, contracted() + C.query_tile_bytes(), column);
+        issue_sums<E, D>(grad_k, ds_packed, contracted(), column);
+      }
+      if (a.grad_q_sums != nullptr) __syncthreads();
+    } else {
+#pragma unroll
+      for (int column = 0; column < kWidth; column += kChunk) {
+        std::uint32_t p_packed[2][kChunk / 16][4], ds_packed[2][kChunk / 16][4];
+        if constexpr (kTight) keep_apart();
+        const int from = Place<C>().split * kWidth + column;
+        if (kWidth * C.splits > kBlockQ && from >= kBlockQ) break;
+        careful |= scores_of(p_packed, ds_packed, from);
+        store_scores(scores, p_packed, from);
+        store_scores(grad_scores, ds_packed, from);
+      }
+      if constexpr (!kMasked) {
+        __syncthreads();
+      } else {
+        careful = __syncthreads_or(careful) != 0;
+        if (careful) clear_queries(0, kBlockQ);
+      }
+      auto add_rows = [&](float(&sums)[2][kColumns / 8][4], std::uint32_t left_tile, std::uint32_t right) {
+        const Place<C> place;
+        const MatrixAddress by_row = row_operand(place.lane);
+        const std::uint32_t left_lane =
+            left_tile + Scores::offset(place.group * 32 + by_row.row, by_row.chunk);
+#pragma unroll
+        for (int n = 0; n < kBlockQ / 16; ++n) {
+          std::uint32_t left[2][1][4];
+#pragma unroll
+          for (int m = 0; m < 2; ++m)
+            ptx::load_matrix(left[m][0], (left_lane ^ (n << 5)) + m * 16 * Scores::kRowBytes);
+          issue_sums<E, D>(sums, left, right, n * 16);
+        }
+      };
+      add_rows(grad_v, scores, contracted() + C.query_tile_bytes());
+      if constexpr (kTight) keep_apart();
+      add_rows(grad_k, grad_scores, contracted());
+      if constexpr (Config::value.stages > 1) prefetch();
+    }
+
+    if (a.grad_q_sums != nullptr) {
+      if (careful) {
+        clear_not_finite<kType, D, C.threads()>(base, 0, C.block_k());
+        __syncthreads();
+      }
+      float* to = a.grad_q_sums + block_of(run.head, begin) * (kQueryBlock * D);
+      const Place<C> place;
+      const MatrixAddress by_row = row_operand(place.lane), by_column = column_operand(place.lane);
+      const int dq_row = place.warp % kDqAcross * 32;
+      const std::uint32_t left_lane =
+          grad_scores + Scores::offset(by_column.row, dq_row / 8 + by_column.chunk);
+#pragma unroll
+      for (int part = 0; part < kDqColumns; part += kDqPart) {
+        if constexpr (kDqPart < kDqColumns) keep_apart();
+        const int dq_column = place.warp / kDqAcross * kDqColumns + part;
+        const std::uint32_t right_lane = base + Tile::offset(by_row.row, dq_column / 8 + by_row.chunk);
+        float grad_q[kDqTiles][kDqPart / 8][4] = {};
+#pragma unroll
+        for (int n = 0; n < C.block_k() / 16; ++n) {
+          if (kMasked && C.splits == 1 && (n < live_begin || n >= live_end)) continue;
+          std::uint32_t left[kDqTiles][1][4];
+#pragma unroll
+          for (int m = 0; m < kDqTiles; ++m)
+            ptx::load_matrix_transposed(left[m][0], (left_lane ^ (m << 5)) + n * 16 * Scores::kRowBytes);
+          issue_sums<E, D>(grad_q, left, right_lane, n * 16);
+        }
+#pragma unroll
+        for (int m = 0; m < kDqTiles; ++m) {
+#pragma unroll
+          for (int j = 0; j < kDqPart / 8; ++j) {
+            reduce_fragment(to + fragment_offset(D, begin % kQueryBlock + dq_row + m * 16, dq_column + j * 8),
+                            grad_q[m][j]);
+          }
+        }
+      }
+      if (careful) {  // K as it was
+        __syncthreads();
+        load_keys(base, p.k, p.qk_dim);
+        commit_copies<E>();
+      }
+    }
+  };
+  while (tile.run[which].head >= 0) {
+    wait_copies<E>();
+    __syncthreads();  // the stage has arrived, and everyone is done with the step before
+    const QueryRun& run = tile.run[which];
+    full =
+        begin >= run.first && begin + kBlockQ <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
+        tile.keys.begin >= begin + kBlockQ - 1 + tile.band.low && tile.keys.end - 1 <= begin + tile.band.high;
+    if (!kOneCopy && full) compute_step(std::false_type{});
+    else compute_step(std::true_type{});
+    if constexpr (C.stages == 1) {
+      __syncthreads();
+      prefetch();
+    }
+    begin = next_begin, which = next_which;
+    if constexpr (C.stages > 1) stage ^= 1;
+  }
+
+  // ---- finalize: dK and dV through the room of K and V ----
+  wait_copies<E>();
+  __syncthreads();
+  const Place<C> place;
+  stage_rows<kType, D>(base, place.group * 32, place.split * (kColumns / 8), grad_k,
+                       static_cast<float>(p.scale));
+  stage_rows<kType, D>(base + Shared::kV, place.group * 32, place.split * (kColumns / 8), grad_v,
+                       a.features.keep_scale);
+  __syncthreads();
+  auto store = [&](const core::View& view, std::uint32_t from, std::int64_t columns) {
+    const RowSource to = rows_of<C.variant>(view, p.packed ? 0 : tile.keys.sequence, tile.keys.kv_head,
+                                            tile.k_begin + tile.keys.begin, columns);
+    store_rows<D>(from, const_cast<std::uint16_t*>(to.data), to.stride, 0, tile.keys.end - tile.keys.begin,
+                  to.columns, to.aligned, static_cast<int>(threadIdx.x), C.threads());
+  };
+  if (p.has_grad_k) store(p.grad_k, base, p.qk_dim);
+  if (p.has_grad_v) store(p.grad_v, base + Shared::kV, p.v_dim);
+}
+
+template <typename Config>
+__global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_blocks)
+    backward_keys(const __grid_constant__ BackwardArguments a) {
+  // No GPU before 9.0 has more than 163 KB of shared memory for a thread block.
+  if constexpr (!kBefore90 || BackwardShared<Config::value>::kBytes <= 163 * 1024)
+    compute_key_tile<Config>(a);
+}
+
+template <BackwardConfig C>
+constexpr BackwardKernel keys_kernel() {
+  return {&backward_keys<Use<C>>,   C.head_dim, C.variant, C.block_q, C.block_k(), C.threads(),
+          BackwardShared<C>::kBytes};
+}
+
+}  // namespace tessera::cuda::flash2

@@ -1,0 +1,41 @@
+// cuda.flash2 backward for 16-bit types: the entries for the registry, and the choices behind them.
+#pragma once
+
+#include <string>
+
+#include "core/problem.h"
+#include "cuda/flash2/backward_config.h"
+#include "cuda/host/device.h"
+#include "registry/kernel.h"
+
+namespace tessera::cuda {
+
+// Which kernels serve a problem on a device: a pure function of both.
+struct BackwardChoice {
+  const flash2::BackwardKernel* keys =
+      nullptr;  // null: neither dK nor dV nor a dQ by reductions is asked for
+  const flash2::BackwardKernel* queries = nullptr;  // null: dQ is not asked for, or comes with the keys
+  const flash2::BackwardKernel* bias = nullptr;     // null: no gradient of a bias is asked for
+  int head_dim = 0;                                 // of the sums of dQ; 0: none
+  std::string why{};                                // what is missing; empty: nothing
+};
+
+BackwardChoice choose_backward(const flash2::BackwardFamily& family, const DeviceLimits& device,
+                               const core::Problem& p);
+
+// For GPUs from sm_80 on.
+std::string flash2_backward_limits(const core::Problem& p);
+registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers);
+std::string flash2_backward_details(const core::Problem& p, const registry::Configuration& configuration);
+void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
+                     const registry::Resources& resources);
+
+// The path for Turing; it runs on newer GPUs too.
+std::string flash2_sm75_backward_limits(const core::Problem& p);
+registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int workers);
+std::string flash2_sm75_backward_details(const core::Problem& p,
+                                         const registry::Configuration& configuration);
+void flash2_sm75_backward(const core::Problem& p, const registry::Configuration& configuration,
+                          const registry::Resources& resources);
+
+}  // namespace tessera::cuda
