@@ -86,6 +86,31 @@ TEST(CudaSelection, Fp32HasAKernelForEveryHeadDim) {
   }
 }
 
+TEST(CudaSelection, SixteenBitTypesHaveAKernelForEveryHeadDim) {
+  const float slope = 1;
+  const Attention descriptions[] = {{},
+                                    {.scale = -1.0, .mask = causal()},
+                                    {.softcap = 5, .alibi = {.slopes = &slope}},
+                                    {.dropout = {.probability = 0.1}, .origin = {.column = 5}}};
+  for (const int capability : cuda::AssumedGpu::known()) {
+    for (const DType dtype : {DType::fp16, DType::bf16}) {
+      if (dtype == DType::bf16 && capability < 80) continue;
+      for (const std::int64_t dim : {1, 33, 64, 65, 128, 129, 256}) {
+        for (const Direction direction : {Direction::forward, Direction::backward}) {
+          for (const Attention& attention : descriptions) {
+            const cuda::AssumedGpu gpu(capability);
+            const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = dim, .dtype = dtype};
+            const Plan chosen = plan(attention, shapes, Device::cuda(0), direction);
+            if (capability < 80 && direction == Direction::backward) continue;
+            EXPECT_EQ(chosen.kernel, capability < 80 ? "cuda.flash2_sm75" : "cuda.flash2")
+                << capability << " " << dim;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaSelection, SizesThatNoGridHas) {
   EXPECT_TRUE(contains(missing("cuda.minimal", 90, {.q_length = std::int64_t{1} << 29, .k_length = 8}),
                        "is longer than GPUs serve"));
