@@ -5,12 +5,13 @@ BUILD_JOBS ?= $(shell nproc)
 RELEASE := build/release
 TESSERA := $(RELEASE)/bin/tessera
 PEERS := .venv-peers
+PYTHON ?= python3 # with a PyTorch for GPUs, for peers-gpu
 
 # A first configuration; afterwards Ninja runs CMake again by itself when a CMake file or a source list changes.
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean peers-cpu
+.PHONY: help setup run build test test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean peers-cpu peers-gpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
@@ -31,6 +32,12 @@ bench: $(TESSERA) ## a longer sweep; ARGS="..." replaces its options
 peers-cpu: $(TESSERA) $(PEERS)/installed ## PyTorch and the peaks of this CPU against Tessera, with bars; ARGS="..." adds options
 	@cmake --build --preset release --target tessera -j $(BUILD_JOBS)
 	@$(PEERS)/bin/python benchmarks/peers_cpu.py $(ARGS)
+
+peers-gpu: ## PyTorch on a GPU against Tessera, with bars; PYTHON=... has PyTorch, ARGS="..." adds options
+	@tools/setup run
+	@cmake --preset release -DTESSERA_CUDA=ON
+	@cmake --build --preset release --target tessera -j $(BUILD_JOBS)
+	@$(PYTHON) benchmarks/peers_gpu.py $(ARGS)
 
 # PyTorch in an environment of its own: gigabytes that no other target needs.
 $(PEERS)/installed: benchmarks/requirements-cpu.txt

@@ -1,26 +1,6 @@
-"""What the cells of peers_cpu.py must reach, as a table.
+"""What the cells of peers_cpu.py must reach, as a table."""
 
-A row is a dictionary: one measured cell and what was derived from it. A bar reads one of its fields.
-"""
-
-import math
-import statistics
-from dataclasses import dataclass, field
-
-DIRECTIONS = ("forward", "backward")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What rows must reach. `where` and `machine` name what a row and the machine must have for it to apply."""
-
-    text: str
-    value: str  # the field of a row
-    least: float = -math.inf
-    most: float = math.inf
-    where: dict = field(default_factory=dict)
-    machine: dict = field(default_factory=dict)
-    mean: bool = False  # the geometric mean over all rows instead of each
+from judging import DIRECTIONS, Bar
 
 
 def attention(dtype, direction, **more):
@@ -81,32 +61,3 @@ BARS = [
     Bar("forward workspace / (LSE + per thread 1 MiB and K, V of a head)", "workspace_share", most=1),
     Bar("backward workspace at 2N / at N", "workspace_growth", most=2.2),
 ]
-
-
-def judge(bar, rows, machine):
-    """What became of a bar: None where it does not apply here."""
-    if any(machine[key] != value for key, value in bar.machine.items()):
-        return None
-    chosen = [
-        row
-        for row in rows
-        if row.get(bar.value) is not None and all(row.get(key) == value for key, value in bar.where.items())
-    ]
-    verdict = {"bar": bar.text, "cells": len(chosen)}
-    if math.isfinite(bar.least):
-        verdict["least"] = bar.least
-    if math.isfinite(bar.most):
-        verdict["most"] = bar.most
-    if not chosen:
-        return verdict | {"met": None, "worst": None, "missed": []}
-    if bar.mean:
-        worst = statistics.geometric_mean(row[bar.value] for row in chosen)
-        missed = [] if bar.least <= worst <= bar.most else ["geometric mean"]
-    else:
-        worst = (min if math.isfinite(bar.least) else max)(row[bar.value] for row in chosen)
-        missed = [
-            f"{row['name']}: {row[bar.value]:.3g}"
-            for row in chosen
-            if not bar.least <= row[bar.value] <= bar.most
-        ]
-    return verdict | {"met": not missed, "worst": worst, "missed": missed}

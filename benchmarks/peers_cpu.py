@@ -28,10 +28,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from cpu_bars import BARS, DIRECTIONS, judge
+from cpu_bars import BARS
+from judging import DIRECTIONS, ROOT, Sheet, commit, conclude, judge_all, listed
 from tessera_capi import BACKWARD, Tessera
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # --- cells --------------------------------------------------------------------------------------------
 
@@ -47,6 +46,7 @@ SPARSE = {"shape": "1,8,4096,64", "block": 128, "density": 0.25}
 # Largest difference from PyTorch, as a share of the largest value. bf16: both sides round their results to 8
 # bits, and PyTorch's backward rounds once per block.
 TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2}
+MEASURED = ("ratio", "fraction", "tessera_seconds", "tessera_gflops", "sparse_cost", "bandwidth_share")
 
 SECONDS = 0.5  # of calls per cell and side
 LONG_CALL = 1.0  # seconds; longer calls are measured twice only
@@ -148,18 +148,8 @@ class Benchmark:
         self.options = options
         self.tessera = Tessera(options.library)
         self.machine = Machine(options.command, options.threads)
-        self.rows = []
-
-    def add(self, row, text):
-        """Keeps a row and prints it. A wrong result has no speed."""
-        if row.get("error") is not None:
-            row["error_share"] = row["error"] / TOLERANCE[row["dtype"]]
-            if row["error_share"] > 1:
-                text = f"WRONG: differs by {row['error']:.1e} of the largest value"
-                measured = ("ratio", "fraction", "tessera_seconds", "tessera_gflops", "sparse_cost", "bandwidth_share")
-                row.update({key: None for key in measured if key in row})
-        self.rows.append(row)
-        print(f"{row['name']:<54} {text}", flush=True)
+        self.sheet = Sheet(TOLERANCE, MEASURED)
+        self.rows = self.sheet.rows
 
     def team(self, threads):
         return "one" if threads == 1 else "all" if threads == max(self.options.threads) else "some"
@@ -255,7 +245,7 @@ class Benchmark:
             ]
             row["workspace_growth"] = sizes[1] / sizes[0]
         text = f"{rate:7.1f} GFLOP/s {100 * rate / peak:4.0f}% of peak   torch {torch_rate:7.1f}   "
-        self.add(row, f"{text}x {rate / torch_rate:.2f}   error {row['error']:.0e}")
+        self.sheet.add(row, f"{text}x {rate / torch_rate:.2f}   error {row['error']:.0e}")
 
     def sparse(self, dtype):
         """A quarter of the blocks, drawn evenly over the rows, against all of them."""
@@ -292,7 +282,7 @@ class Benchmark:
                 row = {"kind": "sparse", "name": name, "dtype": dtype, "direction": direction, "threads": threads}
                 row |= {"team": self.team(threads), "error": difference(pairs), "sparse_cost": sparse / dense}
                 density = f"{100 * SPARSE['density']:.0f} % of the blocks"
-                self.add(row, f"{row['sparse_cost']:7.3f} of the dense time for {density}")
+                self.sheet.add(row, f"{row['sparse_cost']:7.3f} of the dense time for {density}")
         self.tessera.release(mask)
 
     def decode(self, dtype, layout):
@@ -335,7 +325,7 @@ class Benchmark:
                 "bandwidth_share": statistics.median(shares),
             }
             text = f"{rate:7.1f} GB/s {100 * row['bandwidth_share']:4.0f}% of reading ({reading:.1f})"
-            self.add(row, f"{text}   torch {torch_rate:.1f} (enable_gqa)")
+            self.sheet.add(row, f"{text}   torch {torch_rate:.1f} (enable_gqa)")
 
     def derive(self):
         """What compares cells with each other or with the ceilings, now that all are there."""
@@ -371,19 +361,6 @@ def random_tensor(shape, dtype, layout):
 
 
 # --- the command --------------------------------------------------------------------------------------
-
-
-def listed(allowed):
-    """Parses "a,b" out of `allowed`."""
-
-    def parse(text):
-        words = [word.strip() for word in text.split(",")]
-        for word in words:
-            if word not in allowed:
-                raise argparse.ArgumentTypeError(f"'{word}': must be one of {', '.join(allowed)}")
-        return words
-
-    return parse
 
 
 def parse_shapes(text):
@@ -429,54 +406,31 @@ def parse_options():
     return options
 
 
-def commit():
-    """Of the sources the library was built from, as far as the repository knows; None outside of one."""
-    result = subprocess.run(
-        ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
-    )
-    return result.stdout.strip() if result.returncode == 0 else None
-
-
-def rounded(value):
-    """Numbers to five significant digits: times have no more."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: rounded(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [rounded(entry) for entry in value]
-    return value
-
-
-def report(benchmark, verdicts, seconds):
+def report(benchmark, seconds):
     machine = benchmark.machine
-    return rounded(
-        {
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": json.loads(subprocess.check_output([machine.command, "info", "--json"]))["machine"],
-            "vendor": machine.vendor,
-            "commit": commit(),
-            "versions": {
-                "tessera": benchmark.tessera.version(),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "seconds": seconds,
-            "peaks": [
-                {
-                    "name": name,
-                    "threads": threads,
-                    "rate": rate,
-                    "unit": unit(name),
-                    "smaller_share": machine.drift[name, threads],
-                }
-                for (name, threads), rate in sorted(machine.peaks.items())
-            ],
-            "bars": verdicts,
-            "met": all(verdict["met"] is not False for verdict in verdicts),
-            "cells": benchmark.rows,
-        }
-    )
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": json.loads(subprocess.check_output([machine.command, "info", "--json"]))["machine"],
+        "vendor": machine.vendor,
+        "commit": commit(),
+        "versions": {
+            "tessera": benchmark.tessera.version(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "seconds": seconds,
+        "peaks": [
+            {
+                "name": name,
+                "threads": threads,
+                "rate": rate,
+                "unit": unit(name),
+                "smaller_share": machine.drift[name, threads],
+            }
+            for (name, threads), rate in sorted(machine.peaks.items())
+        ],
+        "cells": benchmark.rows,
+    }
 
 
 def main():
@@ -485,21 +439,8 @@ def main():
     start = time.perf_counter()
     benchmark = Benchmark(options)
     benchmark.run()
-    facts = benchmark.machine.facts()
-    verdicts = [verdict for bar in BARS if (verdict := judge(bar, benchmark.rows, facts))]
-    print()
-    for verdict in verdicts:
-        state = {True: "met", False: "MISSED", None: "not measured"}[verdict["met"]]
-        bound = f">= {verdict['least']}" if "least" in verdict else f"<= {verdict['most']}"
-        worst = "" if verdict["worst"] is None else f": {verdict['worst']:.3g} over {verdict['cells']} cells"
-        print(f"{state:<13} {verdict['bar']} {bound}{worst}")
-        for cell in verdict["missed"]:
-            print(f"              - {cell}")
-    result = report(benchmark, verdicts, time.perf_counter() - start)
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
-    return 0 if result["met"] else 1
+    verdicts = judge_all(BARS, benchmark.rows, benchmark.machine.facts())
+    return conclude(report(benchmark, time.perf_counter() - start), verdicts, options.out)
 
 
 if __name__ == "__main__":

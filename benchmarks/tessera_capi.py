@@ -186,11 +186,14 @@ class Tessera:
             tensors["bias"] = bias_tensor(bias)
         return Call(self, FORWARD, tensors, **options)
 
-    def backward(self, q, k, v, out, lse, grad_out, grad_q, grad_k, grad_v, **options):
+    def backward(self, q, k, v, out, lse, grad_out, grad_q, grad_k, grad_v, bias=None, **options):
         named = {"q": q, "k": k, "v": v, "out": out, "grad_out": grad_out}
         named |= {"grad_q": grad_q, "grad_k": grad_k, "grad_v": grad_v}
         tensors = {name: tokens(tensor) for name, tensor in named.items()}
-        return Call(self, BACKWARD, {**tensors, "lse": lse_tensor(lse)}, **options)
+        tensors["lse"] = lse_tensor(lse)
+        if bias is not None:
+            tensors["bias"] = bias_tensor(bias)
+        return Call(self, BACKWARD, tensors, **options)
 
     def block_mask(self, kept, length, block):
         """A mask shared by all heads, from rows of truth values per block of `length` queries and keys."""
@@ -224,19 +227,23 @@ class Tessera:
 class Call:
     """A call with everything it needs; calling it computes."""
 
-    def __init__(self, tessera, direction, tensors, causal=False, threads=0, stream=None, workspace=None, **options):
-        """`stream`: a torch stream. `workspace`: a torch tensor of bytes to lend. `options`: fields of Attention."""
+    def __init__(self, tessera, direction, tensors, causal=False, threads=0, stream=None, **options):
+        """`stream`: a torch stream. `options`: fields of Attention."""
         self.tessera = tessera
         self.attention = Attention(left=-1, right=0 if causal else -1, **options)
         self.execution = Execution(threads=threads, stream=stream.cuda_stream if stream is not None else None)
-        if workspace is not None:
-            self.execution.workspace, self.execution.workspace_bytes = workspace.data_ptr(), workspace.numel()
         kind, self.name = (
             (ForwardTensors, "forward") if direction == FORWARD else (BackwardTensors, "backward")
         )
         self.tensors = kind(**{name: ctypes.pointer(tensor) for name, tensor in tensors.items()})
         self.function = getattr(tessera.library, f"tsr_{self.name}")
         self.arguments = (byref(self.attention), byref(self.tensors), byref(self.execution))
+
+    def lend(self, workspace):
+        """From now on the call works in `workspace`, a torch tensor of bytes, and takes no memory of its own."""
+        self.workspace = workspace
+        self.execution.workspace, self.execution.workspace_bytes = workspace.data_ptr(), workspace.numel()
+        return self
 
     def __call__(self):
         self.tessera.check(self.function(*self.arguments))

@@ -1,6 +1,8 @@
 """The parts of benchmarks/ that need neither PyTorch nor a quiet machine."""
 
 import json
+import math
+import os
 import pathlib
 import re
 import subprocess
@@ -13,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cpu_bars  # noqa: E402
+import gpu_bars  # noqa: E402
+import judging  # noqa: E402
 import tessera_capi  # noqa: E402
 
 STRUCTS = {
@@ -61,14 +65,77 @@ def test_bars_judge_each_row_or_their_mean():
     rows = [{"name": name, "kind": "attention", "speed": speed} for name, speed in (("a", 1.0), ("b", 4.0))]
     rows.append({"name": "not measured", "kind": "attention", "speed": None})
     machine = {"amd": True}
-    each = cpu_bars.Bar("each", "speed", least=2, where={"kind": "attention"})
-    assert cpu_bars.judge(each, rows, machine)["missed"] == ["a: 1"]
-    most = cpu_bars.judge(cpu_bars.Bar("most", "speed", most=3), rows, machine)
+    each = judging.Bar("each", "speed", least=2, where={"kind": "attention"})
+    assert judging.judge(each, rows, machine)["missed"] == ["a: 1"]
+    most = judging.judge(judging.Bar("most", "speed", most=3), rows, machine)
     assert not most["met"] and most["worst"] == 4 and most["missed"] == ["b: 4"]
-    mean = cpu_bars.judge(cpu_bars.Bar("mean", "speed", least=1.9, mean=True), rows, machine)
+    mean = judging.judge(judging.Bar("mean", "speed", least=1.9, mean=True), rows, machine)
     assert mean["met"] and mean["worst"] == pytest.approx(2) and mean["cells"] == 2
-    assert cpu_bars.judge(cpu_bars.Bar("none", "speed", 1, where={"kind": "decode"}), rows, machine)["met"] is None
-    assert cpu_bars.judge(cpu_bars.Bar("elsewhere", "speed", 9, machine={"amd": False}), rows, machine) is None
+    assert judging.judge(judging.Bar("none", "speed", 1, where={"kind": "decode"}), rows, machine)["met"] is None
+    assert judging.judge(judging.Bar("elsewhere", "speed", 9, machine={"amd": False}), rows, machine) is None
+
+
+@pytest.mark.parametrize("bars", [cpu_bars.BARS, gpu_bars.BARS], ids=["cpu", "gpu"])
+def test_bars_have_names_of_their_own_and_one_bound(bars):
+    assert len({(bar.text, str(bar.machine)) for bar in bars}) == len(bars)
+    assert all(math.isfinite(bar.least) != math.isfinite(bar.most) for bar in bars)
+
+
+def test_wrong_results_have_no_speed(capsys):
+    sheet = judging.Sheet({"fp16": 1e-2}, ("ratio",))
+    for error in (1e-3, 1e-1, math.inf):
+        sheet.add({"name": "a cell", "dtype": "fp16", "error": error, "ratio": 2.0}, "fast")
+    assert [row["ratio"] for row in sheet.rows] == [2.0, None, None]
+    assert capsys.readouterr().out.count("WRONG") == 2
+    bar = judging.Bar("error", "error_share", most=1)
+    assert len(judging.judge(bar, sheet.rows, {})["missed"]) == 2
+
+
+def test_the_last_line_has_the_ratios_and_the_file_has_the_cells(tmp_path, capsys):
+    rows = [{"name": "a cell", "ratio": 0.123456789}]
+    verdicts = judging.judge_all([judging.Bar("speed", "ratio", 1), judging.Bar("none", "cost", 1)], rows, {})
+    out = tmp_path / "result.json"
+    assert judging.conclude({"cells": rows}, verdicts, out, brief=True) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "MISSED        speed >= 1: 0.123 over 1 cells" in lines and "not measured  none >= 1" in lines
+    last = json.loads(lines[-1])
+    assert last == {"met": False, "missed": ["speed"], "ratios": {"speed": 0.12346, "none": None}}
+    assert json.loads(out.read_text())["cells"] == [{"name": "a cell", "ratio": 0.12346}]
+    assert judging.conclude({"cells": rows}, [], None) == 0
+
+
+def test_gpu_cells_are_of_one_size():
+    for length in gpu_bars.LENGTHS:
+        for dim in gpu_bars.HEAD_DIMS:
+            batch, heads, *rest = gpu_bars.shape(length, dim)
+            assert rest == [length, dim] and batch * length == gpu_bars.TOKENS and heads * dim == gpu_bars.WIDTH
+            assert gpu_bars.flops(length, "forward", False) == 4 * batch * heads * length * length * dim
+    assert gpu_bars.flops(512, "backward", True) == 1.25 * gpu_bars.flops(512, "forward", False)
+
+
+def test_causal_masks_are_compared_with_the_same_cell_without():
+    def cell(direction, causal, milliseconds):
+        common = {"dtype": "bf16", "dim": 64, "length": gpu_bars.CAUSAL_LENGTH, "name": "a cell"}
+        return {"section": direction, "direction": direction, "causal": causal, "tessera_ms": milliseconds, **common}
+
+    rows = [cell("forward", False, 4.0), cell("forward", True, 2.0), cell("backward", False, None)]
+    rows += [cell("backward", True, 1.0), {"section": "memory", "name": "another"}]
+    gpu_bars.derive(rows)
+    assert [row.get("causal_cost") for row in rows] == [None, 0.5, None, None, None]
+    bar = next(bar for bar in gpu_bars.BARS if bar.value == "causal_cost")
+    assert judging.judge(bar, rows, {})["met"]
+
+
+def test_peers_gpu_says_why_it_measures_nothing(tmp_path):
+    library = tmp_path / "libtessera.so"
+    library.touch()
+    command = [sys.executable, ROOT / "benchmarks/peers_gpu.py", "--library", library]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # no GPU, where there is one
+    skipped = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert skipped.returncode == 77 and skipped.stdout.startswith("SKIP: PyTorch ")
+    for option, value in (("--sections", "foward"), ("--head-dims", "96"), ("--seconds", "0"), ("--library", "no")):
+        refused = subprocess.run([*command, option, value], capture_output=True, text=True)
+        assert refused.returncode == 2 and option in refused.stderr
 
 
 def test_roofline_draws_every_cell(tmp_path):
