@@ -27,15 +27,6 @@ std::vector<reference::CaseSpec> selected_specs(const Selection& selection) {
   return specs;
 }
 
-// The library lists what every kernel lacks, one to a line; here only the one that was forced matters.
-std::string what_it_lacks(const std::string& kernel, const std::string& message) {
-  const std::string prefix = kernel + ": ";
-  for (const std::string& line : split(message, '\n')) {
-    if (line.rfind(prefix, 0) == 0) return line.substr(prefix.size());
-  }
-  return one_line(message);
-}
-
 CaseResult run_case(reference::Case& problem, const reference::Expected& expected, const std::string& kernel,
                     const Selection& selection) {
   CaseResult result{.spec = problem.spec(), .kernel = kernel};
@@ -53,7 +44,7 @@ CaseResult run_case(reference::Case& problem, const reference::Expected& expecte
   } catch (const Error& error) {
     const bool unsupported = error.code() == ErrorCode::unsupported;
     result.outcome = unsupported ? Outcome::unsupported : Outcome::failed;
-    result.reason = unsupported ? what_it_lacks(kernel, error.what()) : one_line(error.what());
+    result.reason = one_line(unsupported ? reference::what_it_lacks(kernel, error.what()) : error.what());
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;

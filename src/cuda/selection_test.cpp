@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/host/devices.h"
+#include "reference/check.h"
 #include "tessera/error.h"
 #include "tessera/mask.h"
 #include "tessera/plan.h"
@@ -30,7 +31,6 @@ bool contains(const std::string& text, const std::string& part) {
 std::string missing(const std::string& kernel, int capability, const Shapes& shapes,
                     const Attention& attention = {}, Direction direction = Direction::forward) {
   const cuda::AssumedGpu gpu(capability);
-  const std::string line = "\n  " + kernel + ": ";
   try {
     const Plan chosen = plan(attention, shapes, Device::cuda(0), direction);
     if (chosen.kernel == kernel) return {};
@@ -39,11 +39,7 @@ std::string missing(const std::string& kernel, int capability, const Shapes& sha
     }
     return "not listed";
   } catch (const Error& error) {
-    const std::string text = error.what();
-    const std::size_t found = text.find(line);
-    if (found == std::string::npos) return text;
-    const std::size_t begin = found + line.size();
-    return text.substr(begin, text.find('\n', begin) - begin);
+    return reference::what_it_lacks(kernel, error.what());
   }
 }
 

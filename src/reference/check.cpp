@@ -168,6 +168,14 @@ ForceKernel::~ForceKernel() {
   }
 }
 
+std::string what_it_lacks(const std::string& kernel, const std::string& message) {
+  const std::string line = "\n  " + kernel + ": ";
+  const std::size_t found = message.find(line);
+  if (found == std::string::npos) return message;
+  const std::size_t begin = found + line.size();
+  return message.substr(begin, message.find('\n', begin) - begin);
+}
+
 Device device_of(const std::string& kernel) {
   const std::vector<KernelInfo> all = kernels();
   const bool on_gpu = std::any_of(all.begin(), all.end(), [&](const KernelInfo& info) {

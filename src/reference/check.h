@@ -66,6 +66,10 @@ class ForceKernel {
   std::string before_{};
 };
 
+// What one kernel lacks, out of an error's message that lists what every kernel lacks; the message itself when it does not
+// name the kernel.
+std::string what_it_lacks(const std::string& kernel, const std::string& message);
+
 // Where a kernel runs: cuda:0 for those of GPUs, else (also for an empty name) the CPU.
 Device device_of(const std::string& kernel);
 
