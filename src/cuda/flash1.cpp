@@ -17,17 +17,18 @@
 namespace tessera::cuda {
 namespace {
 
-using flash1::Family;
+using flash1::Engine;
 using flash1::Instance;
+using flash1::Instances;
 
 enum class Path { newest, sm75 };
 
 constexpr int kMostKeys = 512;  // of a block: beyond, the traffic of O no longer matters
 
-const Family& family_of(int capability, DType dtype) {
-  if (dtype == DType::fp32) return flash1::any_fp32();
-  if (dtype == DType::bf16) return flash1::sm80_bf16();
-  return capability >= 80 ? flash1::sm80_fp16() : flash1::sm75_fp16();
+template <Engine E>
+const Instances& instances_for(std::int64_t head_dim) {
+  if (head_dim <= 64) return flash1::instances<E, 64>();
+  return head_dim <= 128 ? flash1::instances<E, 128>() : flash1::instances<E, 256>();
 }
 
 int capability_of(const DeviceLimits& limits, Path path) {
@@ -49,21 +50,18 @@ bool plain(const core::Problem& p) {
   return !options && in_chunks;
 }
 
-int bucket_of(const core::Problem& p) {
-  const std::int64_t widest = std::max(p.qk_dim, p.v_dim);
-  return widest <= 64 ? 0 : widest <= 128 ? 1 : 2;
-}
-
-const Instance& bias_instance_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
-  return family_of(capability_of(limits, path), p.dtype).bias[bucket_of(p)];
+const Instances& instances_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
+  const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
+  if (p.dtype == DType::fp32) return instances_for<Engine::fp32>(head_dim);
+  if (p.dtype == DType::bf16) return instances_for<Engine::sm80_bf16>(head_dim);
+  return capability_of(limits, path) >= 80 ? instances_for<Engine::sm80_fp16>(head_dim)
+                                           : instances_for<Engine::sm75_fp16>(head_dim);
 }
 
 const Instance& instance_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
-  const Family& family = family_of(capability_of(limits, path), p.dtype);
-  const int bucket = bucket_of(p);
+  const Instances& instances = instances_of(p, limits, path);
   const int variant = static_cast<int>(plain(p) ? flash1::Variant::plain : flash1::Variant::featured);
-  return p.direction == Direction::forward ? family.forward[bucket][variant]
-                                           : family.backward[bucket][variant];
+  return p.direction == Direction::forward ? instances.forward[variant] : instances.backward[variant];
 }
 
 // The paper's rule: as many keys as the fast memory holds beside the tile of queries.
@@ -159,7 +157,7 @@ void run(const core::Problem& p, const registry::Configuration& configuration,
   const bool forward = p.direction == Direction::forward;
   if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
   if (p.has_grad_bias) {
-    const Instance& bias = bias_instance_of(p, device_limits(p.device.index), path);
+    const Instance& bias = instances_of(p, device_limits(p.device.index), path).bias;
     const core::Tiling blocks{p.k_length, bias.block_q, p.blocks ? p.blocks.block_k : 0};
     const std::int64_t tiles = p.bias_rows == 1 ? 1 : core::Tiling{p.q_length, bias.block_q}.count();
     launch(bias.kernel, "cuda.flash1: bias gradient", p.bias_batch * p.bias_heads * tiles * blocks.count(),

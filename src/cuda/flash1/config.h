@@ -40,16 +40,14 @@ struct Instance {
   int bytes_per_key = 0;  // and per key of a block (forward)
 };
 
-// All the instances of an engine: by head_dim 64, 128, 256 and variant.
-struct Family {
-  Instance forward[3][2];
-  Instance bias[3];         // the gradient of the bias, by head_dim; likewise
-  Instance backward[3][2];  // kernel null: none
+// The instances of an engine for a head_dim (64, 128 or 256), two by variant; kernel null: none.
+struct Instances {
+  Instance forward[2];
+  Instance backward[2];
+  Instance bias;  // the gradient of the bias
 };
 
-const Family& sm75_fp16();
-const Family& sm80_fp16();
-const Family& sm80_bf16();
-const Family& any_fp32();
+template <Engine E, int HeadDim>
+const Instances& instances();
 
 }  // namespace tessera::cuda::flash1
