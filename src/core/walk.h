@@ -166,25 +166,9 @@ TESSERA_HD constexpr int walk_block(std::int64_t block) {
 using KeyWalk = StepWalk<WalkOrder::descending>;
 using QueryWalk = StepWalk<WalkOrder::ascending>;
 
-// The keys that queries [begin, end) of a sequence with `keys` of them see. The queries must lie in one block of the
-// block mask, if there is one (Tiling).
-TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Diagonals& diagonals, int keys,
-                                              int q_head, int begin, int end) {
-  const int first = begin + diagonals.low, last = end + diagonals.high;
-  VisibleColumns columns{first > 0 ? first : 0, last < keys ? last : keys};
-  if (!p.blocks) return columns;
-  const std::int64_t row = (p.blocks.heads == 1 ? 0 : q_head * p.blocks.q_blocks) + begin / p.blocks.block_q;
-  const std::int64_t offset = p.blocks.row_offsets[row];
-  columns.kept = p.blocks.columns + offset;
-  columns.count = static_cast<int>(p.blocks.row_offsets[row + 1] - offset);
-  columns.block = walk_block(p.blocks.block_k);
-  return columns;
-}
-
-TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,
-                                              int begin, int end) {
-  const VisibleRange range = visible_range(s.band, begin, end, s.k_length);
-  VisibleColumns columns{static_cast<int>(range.begin), static_cast<int>(range.end)};
+// Columns with the blocks of them that the block mask, if there is one, keeps for the block of queries `begin` lies in.
+template <typename Head>
+TESSERA_HD VisibleColumns with_kept_blocks(const Problem& p, VisibleColumns columns, Head q_head, int begin) {
   if (!p.blocks) return columns;
   const std::int64_t row = (p.blocks.heads == 1 ? 0 : q_head * p.blocks.q_blocks) + begin / p.blocks.block_q;
   const std::int64_t first = p.blocks.row_offsets[row];
@@ -192,6 +176,20 @@ TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Sequence& 
   columns.count = static_cast<int>(p.blocks.row_offsets[row + 1] - first);
   columns.block = walk_block(p.blocks.block_k);
   return columns;
+}
+
+// The keys that queries [begin, end) of a sequence with `keys` of them see. The queries must lie in one block of the
+// block mask, if there is one (Tiling).
+TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Diagonals& diagonals, int keys,
+                                              int q_head, int begin, int end) {
+  const int first = begin + diagonals.low, last = end + diagonals.high;
+  return with_kept_blocks(p, {first > 0 ? first : 0, last < keys ? last : keys}, q_head, begin);
+}
+
+TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,
+                                              int begin, int end) {
+  const VisibleRange range = visible_range(s.band, begin, end, s.k_length);
+  return with_kept_blocks(p, {static_cast<int>(range.begin), static_cast<int>(range.end)}, q_head, begin);
 }
 
 // The queries that see keys [begin, end) of a sequence. The keys must lie in one block.
