@@ -1,0 +1,129 @@
+// Which backward kernels serve what on which GPU: choose_backward is a pure function, and needs no GPU.
+#include <gtest/gtest.h>
+
+#if TESSERA_HAVE_CUDA
+
+#include "cuda/flash2_backward.h"
+#include "cuda/host/devices.h"
+
+namespace tessera::cuda {
+namespace {
+
+using flash2::BackwardFamily;
+using flash2::BackwardKernel;
+
+core::Problem problem(std::int64_t head_dim) {
+  core::Problem p;
+  p.direction = Direction::backward;
+  p.dtype = DType::fp16;
+  p.batch = 2, p.q_heads = 4, p.kv_heads = 2;
+  p.q_length = p.k_length = 300;
+  p.q_tokens = p.k_tokens = p.batch * p.q_length;
+  p.qk_dim = p.v_dim = head_dim;
+  p.has_grad_q = p.has_grad_k = p.has_grad_v = true;
+  return p;
+}
+
+core::Problem with_variant(core::Problem p, Variant variant) {
+  if (variant != Variant::plain) p.softcap = 5;
+  if (variant == Variant::dropout) p.dropout = true, p.dropout_threshold = 1 << 14;
+  return p;
+}
+
+// A kernel that serves such a problem on the device.
+void expect_fits(const BackwardKernel& kernel, Variant variant, int head_dim, const DeviceLimits& device) {
+  EXPECT_NE(kernel.kernel, nullptr);
+  EXPECT_GE(kernel.head_dim, head_dim);
+  EXPECT_GE(kernel.variant, variant);
+  EXPECT_LE(kernel.shared_memory, device.shared_memory);
+  EXPECT_GT(kernel.block_q * kernel.block_k * kernel.threads, 0);
+}
+
+TEST(BackwardChoice, EveryGpuServesEveryHeadDimWithEveryOption) {
+  for (const int capability : AssumedGpu::known()) {
+    const AssumedGpu gpu(capability);
+    const DeviceLimits& device = device_limits(0);
+    std::vector<BackwardFamily> families = {flash2::backward_family_sm75()};
+    if (capability >= 80) {
+      families.push_back(flash2::backward_family_fp16());
+      families.push_back(flash2::backward_family_bf16());
+    }
+    for (const BackwardFamily& family : families) {
+      for (const int head_dim : {1, 64, 65, 128, 129, 256}) {
+        for (const Variant variant : {Variant::plain, Variant::featured, Variant::dropout}) {
+          for (const bool deterministic : {false, true}) {
+            SCOPED_TRACE(testing::Message() << capability << " head_dim " << head_dim << " variant "
+                                            << static_cast<int>(variant) << " " << deterministic);
+            core::Problem p = with_variant(problem(head_dim), variant);
+            p.deterministic = deterministic;
+            p.has_grad_bias = p.has_bias = variant != Variant::plain;
+            const BackwardChoice choice = choose_backward(family, device, p);
+            ASSERT_EQ(choice.why, "");
+            ASSERT_NE(choice.keys, nullptr);
+            expect_fits(*choice.keys, variant, head_dim, device);
+            // dQ is computed once: with the keys, or by a kernel of its own.
+            EXPECT_NE(choice.queries != nullptr, choice.head_dim != 0);
+            if (choice.queries != nullptr) expect_fits(*choice.queries, variant, head_dim, device);
+            ASSERT_EQ(choice.bias != nullptr, p.has_grad_bias);
+            if (choice.bias != nullptr) expect_fits(*choice.bias, variant, 0, device);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BackwardChoice, ComputesOnlyTheGradientsThatAreAskedFor) {
+  const AssumedGpu gpu(80);
+  for (int asked = 0; asked < 8; ++asked) {
+    core::Problem p = problem(64);
+    p.has_grad_q = (asked & 1) != 0, p.has_grad_k = (asked & 2) != 0, p.has_grad_v = (asked & 4) != 0;
+    const BackwardChoice choice = choose_backward(flash2::backward_family_fp16(), device_limits(0), p);
+    EXPECT_EQ(choice.why, "");
+    EXPECT_EQ(choice.keys != nullptr, p.has_grad_k || p.has_grad_v) << asked;
+    EXPECT_EQ(choice.queries != nullptr || choice.head_dim != 0, p.has_grad_q) << asked;
+    EXPECT_EQ(choice.bias, nullptr) << asked;
+  }
+}
+
+// Of made-up instances, the first in the table that has the options and fits.
+TEST(BackwardChoice, TakesTheFirstThatFits) {
+  auto instance = [](Variant variant, int shared_memory) {
+    return BackwardKernel{.head_dim = 64,
+                          .variant = variant,
+                          .block_q = 64,
+                          .block_k = 64,
+                          .threads = 128,
+                          .shared_memory = shared_memory};
+  };
+  const BackwardKernel keys[] = {instance(Variant::plain, 90), instance(Variant::plain, 50),
+                                 instance(Variant::featured, 70), instance(Variant::dropout, 60)};
+  BackwardFamily family;
+  family.tables[0].keys = family.tables[0].queries = keys;
+  auto chosen = [&](Variant variant, int shared_memory) {
+    const DeviceLimits device{.capability = 80, .multiprocessors = 100, .shared_memory = shared_memory};
+    return choose_backward(family, device, with_variant(problem(64), variant));
+  };
+  EXPECT_EQ(chosen(Variant::plain, 100).keys, &keys[0]);
+  EXPECT_EQ(chosen(Variant::plain, 89).keys, &keys[1]);
+  EXPECT_EQ(chosen(Variant::featured, 100).keys, &keys[2]);
+  EXPECT_EQ(chosen(Variant::featured, 69).keys, &keys[3]) << "more options serve fewer";
+  EXPECT_EQ(chosen(Variant::dropout, 60).keys, &keys[3]);
+  EXPECT_EQ(chosen(Variant::dropout, 59).keys, nullptr);
+  EXPECT_EQ(chosen(Variant::dropout, 59).why,
+            "no instance for head_dim 64 fits into 59 bytes of shared memory");
+}
+
+TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
+  const AssumedGpu gpu(80);
+  core::Problem p = problem(64);
+  p.batch = std::int64_t{1} << 26;
+  p.q_length = p.k_length = 1 << 12;
+  const BackwardChoice choice = choose_backward(flash2::backward_family_fp16(), device_limits(0), p);
+  EXPECT_EQ(choice.why, "more than 2^31 - 1 tiles do not fit into a grid");
+}
+
+}  // namespace
+}  // namespace tessera::cuda
+
+#endif
