@@ -100,7 +100,7 @@ class StepWalk {
     enter_run();
   }
 
-  [[nodiscard]] TESSERA_HD bool done() const { return first_ >= last_; }
+  [[nodiscard]] TESSERA_HD bool done() const { return at_ == kNowhere; }
 
   // The first column of the step: on the grid, perhaps before the first visible one and even below 0.
   [[nodiscard]] TESSERA_HD int begin() const { return at_; }
@@ -146,16 +146,19 @@ class StepWalk {
           from > source_.begin ? (from < source_.end ? static_cast<int>(from) : source_.end) : source_.begin;
       last_ = to < source_.end ? static_cast<int>(to) : source_.end;
     }
+    at_ = kNowhere;
     if (first_ >= last_) return;
     const int column = Order == WalkOrder::ascending ? first_ : last_ - 1;
     at_ = (column + shift_) / width_ * width_ - shift_;
   }
 
+  static constexpr int kNowhere = -(1 << 30);  // no step begins here, nor does one follow
+
   Source source_;
   int left_;  // kept blocks, or the one range, still to come
   int width_, shift_;
   int first_ = 0, last_ = 0;  // the run
-  int at_ = 0;
+  int at_ = kNowhere;
 };
 
 // A block of a mask may be longer than any sequence.

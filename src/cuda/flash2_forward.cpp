@@ -13,7 +13,8 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int kStaticSharedMemory = 256;  // what the kernels take beside their tiles, rounded up
+constexpr int kPlainBlock = 64;          // the plain kernels' steps divide it
+constexpr int kReservedPerBlock = 1024;  // shared memory that the system takes for each thread block
 
 // Whether every row begins on a 16-byte boundary and is whole 16-byte chunks.
 bool aligned(const core::View& view, std::int64_t columns) {
@@ -37,7 +38,7 @@ bool bias_can_be_staged(const core::Problem& p) {
 // With the bias when it fits.
 int shared_memory(const ForwardConfig& c, const core::Problem& p, const DeviceLimits& device) {
   const int with_bias = c.tile_bytes() + c.bias_bytes();
-  return bias_can_be_staged(p) && with_bias + kStaticSharedMemory <= device.shared_memory ? with_bias
+  return bias_can_be_staged(p) && with_bias + kForwardStaticBytes <= device.shared_memory ? with_bias
                                                                                           : c.tile_bytes();
 }
 
@@ -54,6 +55,14 @@ std::string common_limits(const DeviceLimits& device, const core::Problem& p, in
 
 std::span<const ForwardInstance> instances_of(const core::Problem& p) {
   return p.dtype == DType::bf16 ? flash2_forward_bf16() : flash2_forward_fp16();
+}
+
+// Pairs of warps start slowly: with few keys per query the other kernel is faster (measured on an H200: 256 keys, 199
+// against 184 TFLOP/s; 512 keys, 239 against 272). The sequences of a packed batch must not decide about each other.
+bool worth_pairs(const core::Problem& p) {
+  constexpr double kFewestKeys = 384;
+  return p.packed || core::visible_pairs(core::sequence(p, 0).band, p.q_length, p.k_length) >=
+                         kFewestKeys * static_cast<double>(p.q_length);
 }
 
 // Heads side by side: at least two waves of tiles, and as many as keep their keys and values in 2/5 of L2 (24 MB on an H200).
@@ -117,6 +126,8 @@ void run(const ForwardInstance* instance, const core::Problem& p, void* stream) 
       .origin_row = static_cast<std::uint32_t>(p.origin.row),
       .origin_group = static_cast<std::uint32_t>((p.origin.column - column_shift(p)) / core::kDropoutGroup),
       .group = core::Divider(static_cast<std::uint32_t>(p.group())),
+      .k_row_bytes = static_cast<int>(p.k.row_stride * 2),
+      .v_row_bytes = static_cast<int>(p.v.row_stride * 2),
       .column_shift = column_shift(p),
       .q_aligned = aligned(p.q, p.qk_dim),
       .k_aligned = aligned(p.k, p.qk_dim),
@@ -149,18 +160,26 @@ Variant forward_variant(const core::Problem& p) {
   if (p.dropout && p.dropout_threshold > 0) return Variant::dropout;
   const bool all_aligned =
       aligned(p.q, p.qk_dim) && aligned(p.k, p.qk_dim) && aligned(p.v, p.v_dim) && aligned(p.out, p.v_dim);
+  // The plain kernels copy whole steps of keys by 32-bit strides.
+  const bool whole_steps = (!p.blocks || p.blocks.block_k % kPlainBlock == 0) &&
+                           std::max(p.k.row_stride, p.v.row_stride) < (std::int64_t{1} << 30);
   const bool plain = p.scale > 0 && p.softcap == 0 && !p.has_bias && p.alibi_slopes == nullptr && !p.dropout;
-  return plain && all_aligned ? Variant::plain : Variant::featured;
+  return plain && whole_steps && all_aligned ? Variant::plain : Variant::featured;
 }
 
 const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
                                       const core::Problem& p, std::string& why) {
   const Variant variant = forward_variant(p);
-  for (const ForwardInstance& instance : instances) {
-    const ForwardConfig& c = instance.config;
-    if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim &&
-        c.tile_bytes() + kStaticSharedMemory <= device.shared_memory) {
-      return &instance;
+  for (const bool side_by_side : {true, false}) {  // as many per multiprocessor as the instance is meant for
+    for (const ForwardInstance& instance : instances) {
+      const ForwardConfig& c = instance.config;
+      const int bytes = c.tile_bytes() + kForwardStaticBytes, blocks = side_by_side ? c.blocks_per_sm : 1;
+      const bool fits = bytes <= device.shared_memory &&
+                        blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
+      if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim && fits &&
+          (!c.pairs || worth_pairs(p))) {
+        return &instance;
+      }
     }
   }
   why = core::concat("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ",

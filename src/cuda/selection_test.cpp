@@ -107,6 +107,29 @@ TEST(CudaSelection, SixteenBitTypesHaveAKernelForEveryHeadDim) {
   }
 }
 
+// Forward tiles follow from the shared memory of a GPU and from how much there is to do.
+TEST(CudaSelection, ForwardTilesFitTheGpu) {
+  struct Case {
+    int capability;
+    std::int64_t dim, length;
+    Mask mask;
+    std::int64_t block_q, block_k;
+  };
+  const Case cases[] = {
+      {90, 64, 4096, {}, 128, 64},  {86, 64, 4096, {}, 128, 64},      {75, 64, 4096, {}, 128, 32},
+      {90, 128, 4096, {}, 128, 64}, {80, 128, 4096, {}, 128, 32},     {86, 128, 4096, {}, 128, 32},
+      {90, 256, 4096, {}, 128, 64}, {80, 256, 4096, {}, 64, 64},      {86, 256, 4096, {}, 64, 64},
+      {90, 256, 512, {}, 128, 64},  {90, 256, 512, causal(), 64, 64}, {90, 256, 4096, window(100, 0), 64, 64},
+  };
+  for (const Case& c : cases) {
+    const cuda::AssumedGpu gpu(c.capability);
+    const Shapes shapes{.q_length = c.length, .k_length = c.length, .qk_dim = c.dim, .dtype = DType::fp16};
+    const Plan chosen = plan({.mask = c.mask}, shapes, Device::cuda(0), Direction::forward);
+    EXPECT_EQ(chosen.block_q, c.block_q) << c.capability << " " << c.dim << " " << c.length;
+    EXPECT_EQ(chosen.block_k, c.block_k) << c.capability << " " << c.dim << " " << c.length;
+  }
+}
+
 TEST(CudaSelection, SizesThatNoGridHas) {
   EXPECT_TRUE(contains(missing("cuda.minimal", 90, {.q_length = std::int64_t{1} << 29, .k_length = 8}),
                        "is longer than GPUs serve"));

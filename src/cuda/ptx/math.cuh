@@ -10,6 +10,12 @@
 
 namespace tessera::cuda::ptx {
 
+// The same number, of which the compiler does not know how it came about: it keeps it instead of working it out again.
+__device__ __forceinline__ std::uint32_t kept(std::uint32_t x) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(x));
+  return x;
+}
+
 // 2^x, at most 2 ULP off; results below 2^-126 are 0. PTX ISA: ex2.
 __device__ __forceinline__ float exp2(float x) {
   float y;

@@ -82,4 +82,70 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSourc
   }
 }
 
+// Which columns a thread copies when all copy whole tiles of rows, and where they are in the first of its rows.
+template <int Columns>
+__device__ __forceinline__ int own_column() {
+  return static_cast<int>(threadIdx.x) % SharedTile<Columns>::kChunks * 8;
+}
+
+template <int Columns, int Threads>
+__device__ __forceinline__ const char* own_chunk(const std::uint16_t* rows, int row_bytes) {
+  const int row = static_cast<int>(threadIdx.x) / SharedTile<Columns>::kChunks;
+  return reinterpret_cast<const char*>(rows + own_column<Columns>()) + std::int64_t{row} * row_bytes;
+}
+
+// Copies rows [row, row + Rows), all of which exist, by cp.async; `own` is own_chunk of row 0. Zeros when not valid.
+template <int Columns, int Rows, int Threads>
+__device__ __forceinline__ void copy_rows(SharedTile<Columns> to, const char* own, int row_bytes, int row,
+                                          bool valid) {
+  using Tile = SharedTile<Columns>;
+  constexpr int kPerPass = Threads / Tile::kChunks;
+  static_assert(Threads % Tile::kChunks == 0 && Rows % kPerPass == 0);
+  const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
+  const int chunk = static_cast<int>(threadIdx.x) % Tile::kChunks;
+  const char* source = own + std::int64_t{row} * row_bytes;
+#pragma unroll
+  for (int i = 0; i < Rows; i += kPerPass) {
+    ptx::copy_async(to.base + Tile::offset(own_row + i, chunk), source, valid);
+    source += std::int64_t{kPerPass} * row_bytes;
+  }
+}
+
+// A thread's part of rows on their way through registers, where there is no cp.async: fetched early, put late.
+template <int Columns, int Rows, int Threads>
+struct HeldRows {
+  using Tile = SharedTile<Columns>;
+  static constexpr int kPerPass = Threads / Tile::kChunks;
+  uint4 chunks[Rows / kPerPass];
+
+  template <bool Unaligned, bool Early>
+  __device__ __forceinline__ void fetch(const RowSource& from, int row, int limit) {
+    if (Unaligned && !from.aligned) return;
+    const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks, column = own_column<Columns>();
+    const std::uint16_t* source = from.data + (row + own_row) * from.stride + column;
+#pragma unroll
+    for (int i = 0; i < Rows; i += kPerPass) {
+      const int at = row + own_row + i;
+      const bool valid = column < from.columns && at < limit && (!Early || at >= 0);
+      chunks[i / kPerPass] = valid ? __ldg(reinterpret_cast<const uint4*>(source)) : uint4{};
+      source += kPerPass * from.stride;
+    }
+  }
+
+  // Rows that are not aligned are only read now.
+  template <bool Unaligned, bool Early>
+  __device__ __forceinline__ void put(Tile to, const RowSource& from, int row, int limit) const {
+    if (Unaligned && !from.aligned) {
+      load_rows<Columns, Rows, Threads, false, true, Early>(to, from, row, limit);
+      return;
+    }
+    const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
+    const int chunk = static_cast<int>(threadIdx.x) % Tile::kChunks;
+#pragma unroll
+    for (int i = 0; i < Rows; i += kPerPass) {
+      ptx::store_shared(to.base + Tile::offset(own_row + i, chunk), chunks[i / kPerPass]);
+    }
+  }
+};
+
 }  // namespace tessera::cuda

@@ -1,0 +1,164 @@
+// The state of a thread block of the forward kernel, and its steps' names; forward.cuh has the schedule.
+#pragma once
+
+#include <cstdint>
+
+#include "core/walk.h"
+#include "cuda/flash2/features.cuh"
+#include "cuda/flash2/forward_config.h"
+#include "cuda/flash2/forward_place.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/tile/shared_tile.cuh"
+
+namespace tessera::cuda {
+
+template <ForwardConfig C>
+class ForwardTile {
+ public:
+  __device__ explicit ForwardTile(const ForwardArguments& arguments);
+
+  __device__ bool empty() const { return place().empty(); }
+
+  __device__ bool compute(bool careful);
+
+ private:
+  static constexpr int kM = C.m_tiles, kN = C.chunk / 8, kChunks = C.block_k / C.chunk;
+  static constexpr int kK = C.head_dim / 16, kD = C.head_dim / 8;
+  static constexpr bool kAsync = C.mma == ptx::Mma::k16;
+  static constexpr bool kPlain = C.variant == Variant::plain, kFeatured = !kPlain;
+  static constexpr bool kDropout = C.variant == Variant::dropout;
+  // Where there is no cp.async, and registers allow: a step travels through them while the one before is computed.
+  static constexpr bool kHold = !kAsync && C.head_dim < 256;
+  static_assert(kAsync || kHold || C.stages == 1);
+  static_assert(!C.q_makes_room || (C.q_in_registers && kHold));
+  // The first step is on its way before the thread block has looked round.
+  static constexpr bool kStartEarly = kPlain && kAsync && C.stages == 2;
+  static constexpr unsigned kWarp = 0xFFFFFFFF;
+  // The largest sum over the columns of a step that a lane holds of a row: no P is larger.
+  static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
+  // Where registers allow, and where there is a neighbour to stand between.
+  static constexpr bool kSpeculate = kChunks > 1 && (C.variant == Variant::plain ||
+                                                     (C.variant == Variant::featured && C.head_dim == 64));
+  // Behind the first products, which hide its arithmetic, where registers allow.
+  static constexpr bool kCopyLate =
+      C.head_dim == 64 && C.variant == Variant::plain && C.blocks_per_sm == 2 && C.m_tiles == 2;
+  static constexpr float kLargestExponent = 15.99F;
+  static constexpr int kMostFailures = 4;
+  static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
+
+  using Tile = SharedTile<C.head_dim>;
+  using BiasTile = SharedTile<C.block_k>;
+  template <int Width>  // columns
+  using Scores = float[kM][Width / 8][4];
+  template <int Width>
+  using Probabilities = std::uint32_t[kM][Width / 16][4];
+  using RowValues = float[kM][2];  // a value of each row: rows lane / 4 and lane / 4 + 8 of every m16 tile
+
+  using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
+
+  // The columns [begin, begin + block_k), of which no row sees more than [first, last).
+  struct Step {
+    int begin, first, last;
+  };
+  // The next step's rows of K and V on their way to shared memory.
+  struct Held {
+    HeldRows<C.head_dim, C.block_k, C.threads()> k, v;
+  };
+
+  __device__ void clear();
+  __device__ RowSource key_rows() const;
+  __device__ RowSource value_rows() const;
+  __device__ void load_bias_tile(int begin, int stage);
+  __device__ void load_step(const RowSource& k, const RowSource& v, int begin, int limit, int stage);
+  __device__ void load_step(int begin, int stage);
+  __device__ void copy_whole_step(int begin, bool any, int stage);
+  __device__ void fetch_step(Held& held, int begin);
+  __device__ void put_step(const Held& held, int begin, int stage);
+  __device__ void load_queries();
+  __device__ int count_failure();
+  __device__ WholeSteps whole() const;
+  __device__ void walk_keys(bool careful);
+  template <int Width>
+  __device__ void issue_qk(Scores<Width>& s, int stage, int column, int k_step);
+  template <int Width>
+  __device__ void issue_pv(const Probabilities<Width>& p, int stage, int column, int k_step, int d_tile);
+  template <int Width>
+  __device__ void issue_pv(const Probabilities<Width>& p, int stage, int column);
+  template <int Width>
+  __device__ void modify(Scores<Width>& s, int begin, int stage, int column);
+  template <int Width>
+  __device__ void apply_mask(Scores<Width>& s, const Step& step, int column);
+  template <int Width>
+  __device__ void online_softmax(const Scores<Width>& s, Probabilities<Width>& p, int key);
+  template <typename CopyNext>
+  __device__ bool speculative_step(int begin, int stage, CopyNext&& copy_next);
+  __device__ void undo_chunk(int begin, int stage, int chunk);
+  __device__ void search_columns(const Step& step, int stage, int column, bool masked);
+  __device__ bool search_step(const Step& step, int stage);
+  __device__ bool has_maxima() const;
+  __device__ void guess_maxima(int begin, int stage);
+  template <int Width>
+  __device__ float row_maximum(const Scores<Width>& s, int mi, int half);
+  __device__ bool finite() const;
+  __device__ void finalize(bool careful);
+
+  __device__ int row(int mi, int half) const {
+    return warp_row_ + mi * 16 + lane_ / 4 + half * 8;
+  }  // within the tile
+  // 2^(score - reference) of two scores, for speculation; on Turing, which cannot convert with saturation, at most what
+  // P's type holds.
+  __device__ __forceinline__ float2 exponentials(float x, float y, float reference) const {
+    const float c = exponent_scale();
+    x = kFeatured ? x - reference : fmaf(x, c, -reference);
+    y = kFeatured ? y - reference : fmaf(y, c, -reference);
+    if constexpr (C.mma == ptx::Mma::k8) x = fminf(x, kLargestExponent), y = fminf(y, kLargestExponent);
+    return {ptx::exp2(x), ptx::exp2(y)};
+  }
+
+  __device__ float exponent_scale() const { return kFeatured ? 1.0F : a_.features.scale_log2; }
+  __device__ Tile k_tile(int stage) const {
+    return {shared_ + (C.q_makes_room ? 0 : C.q_bytes()) + stage * 2 * C.kv_bytes()};
+  }
+  __device__ Tile v_tile(int stage) const { return {k_tile(stage).base + C.kv_bytes()}; }
+  __device__ BiasTile bias_tile(int stage) const {
+    return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * 2};
+  }
+
+  // Drops two neighbouring columns as the random generator says. Pairs come in the order of the accumulator, so that
+  // one call serves the four pairs of 32 columns; a chunk of 16 uses half of it.
+  __device__ __forceinline__ void drop(float& x, float& y, int mi, int j, int half, int column) {
+    const unsigned shifted =
+        static_cast<unsigned>(column + a_.column_shift);  // of the chunk: a multiple of it
+    if (j % 4 == 0) {
+      const uint4 stream = ptx::load_shared(ptx::shared_address(&place().dropout));
+      const core::PhiloxBlock block =
+          core::dropout_call({stream.x, stream.y, stream.z, stream.w},
+                             a_.origin_row + static_cast<unsigned>(place().begin + row(mi, half)),
+                             a_.origin_group + (shifted + j * 8) / core::kDropoutGroup, lane_ % 4);
+      const bool second = C.chunk == 16 && shifted % core::kDropoutGroup != 0;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) dropout_words_[w] = second ? block.word[(w + 2) % 4] : block.word[w];
+    }
+    const std::uint32_t word = dropout_words_[j % 4];
+    if ((word << 16) <= a_.dropout_limit) x = 0;
+    if (word <= a_.dropout_limit) y = 0;
+  }
+
+  static_assert(C.warps <= kMostForwardWarps);
+  __device__ static ForwardPlace& place() {
+    __shared__ ForwardPlace memory[C.warps];
+    return memory[threadIdx.x / 32];
+  }
+
+  const ForwardArguments& a_;
+  const std::uint32_t shared_;
+  const int lane_, warp_row_;
+  std::uint32_t q_lane_, k_lane_, v_lane_;
+  const char *k_own_, *v_own_;  // plain: this thread's chunk of its first row
+  std::uint32_t q_[C.q_in_registers ? kK : 1][C.q_in_registers ? kM : 1][4];
+  float o_[kM][kD][4];
+  RowValues maximum_, sum_;
+  std::uint32_t dropout_words_[4];
+};
+
+}  // namespace tessera::cuda
