@@ -47,7 +47,7 @@ struct Verification {
 };
 
 // The kernels of this machine by name, fastest first, each once; of one kind of device alone if that is given.
-std::vector<std::string> kernel_names(std::optional<DeviceType> device = {});
+std::vector<std::string> kernel_names(std::optional<DeviceType> type = {});
 
 // The features of the matrix, in its order.
 std::vector<std::string> feature_names();
