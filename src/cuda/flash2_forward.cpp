@@ -162,7 +162,7 @@ Variant forward_variant(const core::Problem& p) {
       aligned(p.q, p.qk_dim) && aligned(p.k, p.qk_dim) && aligned(p.v, p.v_dim) && aligned(p.out, p.v_dim);
   // The plain kernels copy whole steps of keys by 32-bit strides.
   const bool whole_steps = (!p.blocks || p.blocks.block_k % kPlainBlock == 0) &&
-                           std::max(p.k.row_stride, p.v.row_stride) < (std::int64_t{1} << 30);
+                           std::max(p.k.row_stride, p.v.row_stride) < (std::int64_t{1} << 26);
   const bool plain = p.scale > 0 && p.softcap == 0 && !p.has_bias && p.alibi_slopes == nullptr && !p.dropout;
   return plain && whole_steps && all_aligned ? Variant::plain : Variant::featured;
 }
@@ -173,7 +173,9 @@ const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances
   for (const bool side_by_side : {true, false}) {  // as many per multiprocessor as the instance is meant for
     for (const ForwardInstance& instance : instances) {
       const ForwardConfig& c = instance.config;
-      const int bytes = c.tile_bytes() + kForwardStaticBytes, blocks = side_by_side ? c.blocks_per_sm : 1;
+      if (p.has_bias && !c.bias) continue;
+      const int blocks = side_by_side ? c.blocks_per_sm : 1;
+      const int bytes = (side_by_side ? shared_memory(c, p, device) : c.tile_bytes()) + kForwardStaticBytes;
       const bool fits = bytes <= device.shared_memory &&
                         blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
       if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim && fits &&

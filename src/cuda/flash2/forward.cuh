@@ -11,7 +11,7 @@
 // between the products of its neighbours (speculative_step), and a step is one run of instructions without a branch. At
 // its end a vote over its row sums tells whether a score outgrew m too far for P's type. Then what the step added is
 // subtracted again - the error of that is scaled away, because the maximum has grown by as much - and the step is done
-// with a search. A warp in which that happens kMostFailures times stops speculating. What is decided depends on the tile's
+// with a search, as are the next two, four, eight ... steps, twice as many every time. What is decided depends on the tile's
 // rows alone: results stay reproducible and independent of the rest of the batch.
 //
 // Two warps per scheduler are all that registers allow, so what stands between the barrier and the first product counts:
@@ -47,15 +47,16 @@ __device__ __forceinline__ ForwardTile<C>::ForwardTile(const ForwardArguments& a
   k_lane_ = k_tile(0).base + Tile::offset(by_column.row, by_column.chunk);
   v_lane_ = v_tile(0).base + Tile::offset(by_row.row, by_row.chunk);
   if constexpr (kPlain) {  // with features there is too little room for them
-    q_lane_ = ptx::kept(q_lane_), k_lane_ = ptx::kept(k_lane_), v_lane_ = ptx::kept(v_lane_);
+    q_lane_ = ptx::kept(q_lane_), k_lane_ = ptx::kept(k_lane_);
+    if constexpr (C.head_dim == 64) v_lane_ = ptx::kept(v_lane_);
   }
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
     load_rows<C.head_dim, C.block_q(), C.threads(), kAsync, kFeatured>(Tile{shared_}, here.q(), 0,
                                                                        here.rows());
     if constexpr (kPlain) {
-      k_own_ = own_chunk<C.head_dim, C.threads()>(here.k().data, a_.k_row_bytes);
-      v_own_ = own_chunk<C.head_dim, C.threads()>(here.v().data, a_.v_row_bytes);
+      k_own_ = own_offset<C.head_dim>(a_.k_row_bytes);
+      v_own_ = own_offset<C.head_dim>(a_.v_row_bytes);
     }
     if constexpr (kStartEarly) {
       const core::KeyWalk walk = here.walk(C.block_k);
@@ -102,7 +103,7 @@ __device__ __forceinline__ void ForwardTile<C>::load_step(int begin, int stage) 
 
 template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::load_bias_tile(int begin, int stage) {
-  if constexpr (kFeatured) {
+  if constexpr (kFeatured && C.bias) {
     if (!a_.bias_staged) return;
     const core::View& bias = a_.p.bias;
     const RowSource source{static_cast<const std::uint16_t*>(bias.data) + place().bias + begin,
@@ -117,9 +118,9 @@ __device__ __forceinline__ void ForwardTile<C>::load_bias_tile(int begin, int st
 template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::copy_whole_step(int begin, bool any, int stage) {
   const int column = own_column<C.head_dim>();
-  copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), k_own_, a_.k_row_bytes, begin,
+  copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), place().k, k_own_, a_.k_row_bytes, begin,
                                                 any && column < a_.p.qk_dim);
-  copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage), v_own_, a_.v_row_bytes, begin,
+  copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage), place().v, v_own_, a_.v_row_bytes, begin,
                                                 any && column < a_.p.v_dim);
 }
 
@@ -164,8 +165,11 @@ template <ForwardConfig C>
 __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
   static_assert(C.stages == 1 || C.stages == 2);
   Walk walk(place().visible, C.block_k, kDropout ? a_.column_shift : 0);
-  WholeSteps speculative{};  // those to be done so: none as long as a row has no maximum
-  if ((careful || !a_.speculate) && lane_ == 0) place().failures = kMostFailures;
+  int speculative = -1;  // the last step to be done so: none as long as a row has no maximum
+  if (lane_ == 0) {
+    if (careful || !a_.speculate) place().failures = -1;
+    place().whole = whole();
+  }
   __syncwarp();
   Held held;
 
@@ -182,10 +186,11 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
   if constexpr (kAsync) ptx::commit_copies();
 #pragma unroll 1
   for (int i = 0; !walk.done(); ++i) {
-    const int begin = walk.begin(), stage = C.stages == 2 ? i & 1 : 0;
+    int begin = walk.begin();
+    const int stage = C.stages == 2 ? i & 1 : 0;
     const Step cut{begin, walk.first(), walk.last()};
-    const bool uncut = kPlain || (cut.first == begin && cut.last == begin + C.block_k);
     walk.next();
+    const bool above = kPlain && begin >= place().whole.low;  // read while others are waited for
     if constexpr (C.stages == 1) {
       if (i > 0) __syncthreads();
       if constexpr (kHold) put_step(held, begin, 0);
@@ -210,24 +215,24 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
     if (careful) hide_spoiled_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
     bool copied = !kCopyLate, complete = false;
     if constexpr (kSpeculate) {
-      if (i == 0 && uncut && place().failures < kMostFailures && whole().contain(begin)) {
-        guess_maxima(begin, stage);
-        if (has_maxima()) speculative = whole();
+      if (i == 0 && place().failures == 0 && above && begin <= place().whole.high) {
+        guess_maxima(stage);
+        if (has_maxima()) speculative = begin;
       }
-      if (uncut && speculative.contain(begin)) {
-        complete = speculative_step(begin, stage, copy_next);
+      if (above && begin <= speculative) {
+        complete = speculative_step(stage, copy_next);
         copied = true;
         if (!complete) {
-          if (count_failure() >= kMostFailures) speculative = {};
-#pragma unroll 1
-          for (int chunk = 0; chunk < kChunks; ++chunk) undo_chunk(begin, stage, chunk);
+          // Not for the next steps: twice as many each time, so that bad luck stays cheap.
+          speculative = walk.begin() - (C.block_k << min(count_failure(), 16));
+          begin = place().whole.low;  // seen whole, like this one, whose begin was not worth a register
         }
       }
     }
     if (!copied) copy_next();
     if (!complete) {
       const Step step = kPlain ? Step{begin, begin, min(begin + C.block_k, place().keys)} : cut;
-      if (search_step(step, stage) && place().failures < kMostFailures) speculative = whole();
+      if (search_step(step, stage) && place().failures == 0) speculative = place().whole.high;
     }
     if constexpr (kHold && C.stages == 2) {
       if (!walk.done()) put_step(held, walk.begin(), stage ^ 1);

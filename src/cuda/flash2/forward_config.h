@@ -30,6 +30,7 @@ struct ForwardConfig {
   ptx::Half16 type = ptx::Half16::bf16;
   ptx::Mma mma = ptx::Mma::k16;
   Variant variant = Variant::plain;
+  bool bias = true;  // whether an instance with features serves a bias, too
 
   constexpr int block_q() const { return 16 * m_tiles * warps / (pairs ? 2 : 1); }
   constexpr int search_width() const { return search == 0 ? chunk : search; }

@@ -14,11 +14,13 @@ namespace tessera::cuda {
 template <ptx::Half16 Type>
 inline constexpr std::array kForwardConfigs = {
     ForwardConfig{.head_dim = 64, .search = 64, .q_in_registers = true, .type = Type},
+    ForwardConfig{.head_dim = 64, .chunk = 64, .type = Type, .variant = Variant::featured, .bias = false},
     ForwardConfig{.head_dim = 64, .type = Type, .variant = Variant::featured},
     ForwardConfig{.head_dim = 64, .type = Type, .variant = Variant::dropout},
     ForwardConfig{.head_dim = 128, .type = Type},
     ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 16, .search = 32, .type = Type},
-    ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 16, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 128, .type = Type, .variant = Variant::featured, .bias = false},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::featured},
     ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::dropout},
     ForwardConfig{.head_dim = 256, .warps = 8, .pairs = true, .blocks_per_sm = 1, .type = Type},
     ForwardConfig{.head_dim = 256, .m_tiles = 1, .stages = 1, .type = Type},

@@ -12,6 +12,11 @@
 
 namespace tessera::cuda {
 
+// The steps that some rows of a tile see whole begin in [low, high].
+struct WholeSteps {
+  int low, high;
+};
+
 // It waits in shared memory, not in registers, because most of it is needed seldom or at the end only; each warp has its
 // own, so that no thread waits for another one at the start.
 struct alignas(16) ForwardPlace {
@@ -22,9 +27,10 @@ struct alignas(16) ForwardPlace {
   std::int64_t bias;  // offset of the head's first row
   int diagonal;       // ALiBi counts from it
   float slope;
-  int begin, end;  // the tile's rows
-  int keys;        // of the sequence
-  int failures;    // of speculation
+  int begin, end;    // the tile's rows
+  int keys;          // of the sequence
+  int failures;      // of speculation; below 0: there is none
+  WholeSteps whole;  // of the warp's rows
   core::Diagonals diagonals;
   core::VisibleColumns visible;
 
@@ -109,12 +115,7 @@ class TileLocation {
   core::VisibleColumns visible_;
 };
 
-// The steps that rows [first, last] of the tile see whole begin in [low, high].
-struct WholeSteps {
-  int low = 0, high = -1;
-  __device__ bool contain(int begin) const { return begin >= low && begin <= high; }
-};
-
+// Those of rows [first, last].
 __device__ __forceinline__ WholeSteps whole_steps(const ForwardPlace& place, int first, int last, int width) {
   return {max(0, place.begin + last + place.diagonals.low),
           min(place.keys, place.begin + first + place.diagonals.high + 1) - width};

@@ -78,7 +78,7 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
       for (int e = 0; e < 4; ++e) s[mi][j][e] = scaled_score(a_.features, s[mi][j][e]);
     }
   }
-  if (a_.bias_staged) {
+  if (C.bias && a_.bias_staged) {
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -93,7 +93,7 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
         }
       }
     }
-  } else if (a_.features.has_bias) {
+  } else if (C.bias && a_.features.has_bias) {
     const std::int64_t head = place().bias;
     const int end = place().end, keys = place().keys;
 #pragma unroll
@@ -224,7 +224,7 @@ __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Widt
 // added to O is to be undone.
 template <ForwardConfig C>
 template <typename CopyNext>
-__device__ __forceinline__ bool ForwardTile<C>::speculative_step(int begin, int stage, CopyNext&& copy_next) {
+__device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, CopyNext&& copy_next) {
   constexpr int kUnits = kM * kN * 2;                            // pairs of exponentials in a chunk
   constexpr int kScoreWork = kK * kN, kValueWork = kN / 2 * kD;  // products per m16 tile and chunk
   Scores<C.chunk> s[2];
@@ -240,20 +240,15 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int begin, int 
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s[0], stage, 0, k_step);
   if constexpr (kCopyLate) copy_next();
   auto exponentiate = [&](int chunk, int unit) {
-    // A call of the random generator serves a row; without dropout neighbours add to different sums.
-    const int mi = unit / (kN * 2), half = kDropout ? unit / kN % 2 : unit % 2;
-    const int j = kDropout ? unit % kN : unit / 2 % kN;
+    const int mi = unit / (kN * 2), half = unit % 2, j = unit / 2 % kN;  // neighbours add to different sums
     const float2 e =
         exponentials(s[chunk & 1][mi][j][2 * half], s[chunk & 1][mi][j][2 * half + 1], reference[mi][half]);
-    float x = e.x, y = e.y;
-    sum[mi][half] += x + y;
-    if constexpr (kDropout) drop(x, y, mi, j, half, begin + chunk * C.chunk);
-    p[chunk & 1][mi][j / 2][j % 2 * 2 + half] = ptx::pack_finite<C.type>(x, y);
+    sum[mi][half] += e.x + e.y;
+    p[chunk & 1][mi][j / 2][j % 2 * 2 + half] = packed(e);
   };
 
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
-    if constexpr (kFeatured) modify<C.chunk>(s[chunk & 1], begin, stage, chunk * C.chunk);
     const int work = (chunk + 1 < kChunks ? kScoreWork : 0) + (chunk > 0 ? kValueWork : 0);
     int issued = 0, unit = 0;
     auto keep_pace = [&](int products) {
@@ -289,7 +284,10 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int begin, int 
   for (int mi = 0; mi < kM; ++mi) {
     outgrown |= !(sum[mi][0] < kSpeculationLimit) || !(sum[mi][1] < kSpeculationLimit);  // NaN too
   }
-  if (__any_sync(kWarp, outgrown)) return false;
+  if (__any_sync(kWarp, outgrown)) {
+    undo_step(stage);
+    return false;
+  }
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
     sum_[mi][0] += sum[mi][0];
@@ -298,15 +296,21 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int begin, int 
   return true;
 }
 
-// Subtracts what speculative_step added for a chunk.
+// Subtracts what speculative_step added.
 template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::undo_chunk(int begin, int stage, int chunk) {
+__device__ __forceinline__ void ForwardTile<C>::undo_step(int stage) {
+#pragma unroll 1
+  for (int chunk = 0; chunk < kChunks; ++chunk) undo_chunk(stage, chunk);
+}
+
+// For one chunk.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::undo_chunk(int stage, int chunk) {
   Scores<C.chunk> s;
   Probabilities<C.chunk> p;
   const float c = exponent_scale();
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s, stage, chunk * C.chunk, k_step);
-  if constexpr (kFeatured) modify<C.chunk>(s, begin, stage, chunk * C.chunk);
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -314,9 +318,7 @@ __device__ __forceinline__ void ForwardTile<C>::undo_chunk(int begin, int stage,
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         const float2 e = exponentials(s[mi][j][2 * half], s[mi][j][2 * half + 1], maximum_[mi][half] * c);
-        float x = e.x, y = e.y;
-        if constexpr (kDropout) drop(x, y, mi, j, half, begin + chunk * C.chunk);
-        p[mi][j / 2][j % 2 * 2 + half] = ptx::pack_finite<C.type>(x, y) ^ 0x80008000U;
+        p[mi][j / 2][j % 2 * 2 + half] = packed(e) ^ 0x80008000U;
       }
     }
   }
@@ -357,11 +359,10 @@ __device__ __forceinline__ bool ForwardTile<C>::search_step(const Step& step, in
 
 // The maxima of the first columns of a first step that every row sees whole: enough to speculate.
 template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::guess_maxima(int begin, int stage) {
+__device__ __forceinline__ void ForwardTile<C>::guess_maxima(int stage) {
   Scores<C.chunk> s;
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s, stage, 0, k_step);
-  if constexpr (kFeatured) modify<C.chunk>(s, begin, stage, 0);
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
     maximum_[mi][0] = row_maximum<C.chunk>(s, mi, 0);

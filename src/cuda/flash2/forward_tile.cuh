@@ -35,15 +35,16 @@ class ForwardTile {
   static constexpr bool kStartEarly = kPlain && kAsync && C.stages == 2;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   // The largest sum over the columns of a step that a lane holds of a row: no P is larger.
-  static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
-  // Where registers allow, and where there is a neighbour to stand between.
-  static constexpr bool kSpeculate = kChunks > 1 && (C.variant == Variant::plain ||
-                                                     (C.variant == Variant::featured && C.head_dim == 64));
+  static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e15F : 3e4F;
+  // Where there is a neighbour to stand between. Features leave neither the registers nor, with ALiBi, the luck.
+  static constexpr bool kSpeculate = kChunks > 1 && kPlain;
   // Behind the first products, which hide its arithmetic, where registers allow.
-  static constexpr bool kCopyLate =
-      C.head_dim == 64 && C.variant == Variant::plain && C.blocks_per_sm == 2 && C.m_tiles == 2;
-  static constexpr float kLargestExponent = 15.99F;
-  static constexpr int kMostFailures = 4;
+  static constexpr bool kCopyLate = C.head_dim == 64 && kPlain;
+  // P of a step that is going to be undone must be finite. Conversion sees to that (pack_finite), but Turing's cannot, and at
+  // head_dim 128 in bf16 that would be one register too many.
+  static constexpr bool kClampExponent =
+      C.mma == ptx::Mma::k8 || (C.type == ptx::Half16::bf16 && C.head_dim != 64);
+  static constexpr float kLargestExponent = C.type == ptx::Half16::bf16 ? 80.0F : 15.99F;
   static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
 
   using Tile = SharedTile<C.head_dim>;
@@ -91,12 +92,13 @@ class ForwardTile {
   template <int Width>
   __device__ void online_softmax(const Scores<Width>& s, Probabilities<Width>& p, int key);
   template <typename CopyNext>
-  __device__ bool speculative_step(int begin, int stage, CopyNext&& copy_next);
-  __device__ void undo_chunk(int begin, int stage, int chunk);
+  __device__ bool speculative_step(int stage, CopyNext&& copy_next);
+  __device__ void undo_chunk(int stage, int chunk);
+  __device__ void undo_step(int stage);
   __device__ void search_columns(const Step& step, int stage, int column, bool masked);
   __device__ bool search_step(const Step& step, int stage);
   __device__ bool has_maxima() const;
-  __device__ void guess_maxima(int begin, int stage);
+  __device__ void guess_maxima(int stage);
   template <int Width>
   __device__ float row_maximum(const Scores<Width>& s, int mi, int half);
   __device__ bool finite() const;
@@ -105,14 +107,15 @@ class ForwardTile {
   __device__ int row(int mi, int half) const {
     return warp_row_ + mi * 16 + lane_ / 4 + half * 8;
   }  // within the tile
-  // 2^(score - reference) of two scores, for speculation; on Turing, which cannot convert with saturation, at most what
-  // P's type holds.
+  // 2^(score - reference) of two scores, for speculation, as P.
   __device__ __forceinline__ float2 exponentials(float x, float y, float reference) const {
-    const float c = exponent_scale();
-    x = kFeatured ? x - reference : fmaf(x, c, -reference);
-    y = kFeatured ? y - reference : fmaf(y, c, -reference);
-    if constexpr (C.mma == ptx::Mma::k8) x = fminf(x, kLargestExponent), y = fminf(y, kLargestExponent);
+    x = fmaf(x, exponent_scale(), -reference);
+    y = fmaf(y, exponent_scale(), -reference);
+    if constexpr (kClampExponent) x = fminf(x, kLargestExponent), y = fminf(y, kLargestExponent);
     return {ptx::exp2(x), ptx::exp2(y)};
+  }
+  __device__ static __forceinline__ std::uint32_t packed(float2 e) {
+    return kClampExponent ? ptx::pack<C.type>(e.x, e.y) : ptx::pack_finite<C.type>(e.x, e.y);
   }
 
   __device__ float exponent_scale() const { return kFeatured ? 1.0F : a_.features.scale_log2; }
@@ -154,7 +157,7 @@ class ForwardTile {
   const std::uint32_t shared_;
   const int lane_, warp_row_;
   std::uint32_t q_lane_, k_lane_, v_lane_;
-  const char *k_own_, *v_own_;  // plain: this thread's chunk of its first row
+  int k_own_, v_own_;  // plain: where this thread copies
   std::uint32_t q_[C.q_in_registers ? kK : 1][C.q_in_registers ? kM : 1][4];
   float o_[kM][kD][4];
   RowValues maximum_, sum_;

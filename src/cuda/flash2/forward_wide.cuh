@@ -35,8 +35,7 @@ class WideForwardTile {
   static constexpr int kM = C.m_tiles, kKeys = C.block_k / 2;  // of a step, scored by one warp
   static constexpr int kN = kKeys / 8, kK = C.head_dim / 16, kD = C.head_dim / 16;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
-  static constexpr int kMostFailures = 4;
+  static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e15F : 3e4F;
   static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
 
   using Tile = SharedTile<C.head_dim>;
@@ -73,7 +72,7 @@ class WideForwardTile {
   const std::uint32_t shared_;
   const int lane_, part_, warp_row_;  // part: which of the pair
   std::uint32_t q_lane_, k_lane_, v_lane_, p_lane_, p_own_;
-  const char *k_own_, *v_own_;
+  int k_own_, v_own_;
   float o_[kM][kD][4];
   RowValues maximum_, sum_;  // sums over this warp's keys
   RowValues step_sum_;       // of the step that has not been voted on
@@ -103,8 +102,8 @@ __device__ __forceinline__ WideForwardTile<C>::WideForwardTile(const ForwardArgu
       load_rows<C.head_dim, C.block_k, C.threads(), true, false>(k_tile(0), here.k(), walk.begin(),
                                                                  here.keys());
     }
-    k_own_ = own_chunk<C.head_dim, C.threads()>(here.k().data, a_.k_row_bytes);
-    v_own_ = own_chunk<C.head_dim, C.threads()>(here.v().data, a_.v_row_bytes);
+    k_own_ = own_offset<C.head_dim>(a_.k_row_bytes);
+    v_own_ = own_offset<C.head_dim>(a_.v_row_bytes);
   }
   here.template remember<Variant::plain>(place());
 }
@@ -254,9 +253,9 @@ template <ForwardConfig C>
 __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
   constexpr int kUnits = kM * kN * 2, kProducts = C.block_k / 16 * kD / 2;
   Walk walk(place().visible, C.block_k);
-  if ((careful || !a_.speculate) && lane_ == 0) place().failures = kMostFailures;
+  if ((careful || !a_.speculate) && lane_ == 0) place().failures = -1;
   __syncwarp();
-  WholeSteps speculative{};
+  WholeSteps speculative{0, -1};
   bool outgrown = false;       // P of the step to be multiplied next is of no use
   int begin = 0, current = 0;  // of the step that is scored, and of the one before, which is multiplied
   ptx::commit_copies();
@@ -272,7 +271,7 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
       const int failures = place().failures + 1;
       __syncwarp();
       if (lane_ == 0) place().failures = failures;
-      if (failures >= kMostFailures) speculative = {};
+      speculative.high = current - (C.block_k << min(failures, 16));
       issue_qk(s, stage);
       search(s, current, stage);
     }
@@ -291,15 +290,15 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
     }
     const int column = own_column<C.head_dim>();
     if (i >= 0) {
-      copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage ^ 1), v_own_, a_.v_row_bytes, begin,
-                                                    more && column < a_.p.v_dim);
+      copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage ^ 1), place().v, v_own_, a_.v_row_bytes,
+                                                    begin, more && column < a_.p.v_dim);
     }
     if (more) walk.next();
-    copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), k_own_, a_.k_row_bytes, walk.begin(),
-                                                  !walk.done() && column < a_.p.qk_dim);
+    copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), place().k, k_own_, a_.k_row_bytes,
+                                                  walk.begin(), !walk.done() && column < a_.p.qk_dim);
     ptx::commit_copies();
     if (more) issue_qk(s, stage ^ 1);
-    if (more && speculative.contain(begin)) {
+    if (more && begin >= speculative.low && begin <= speculative.high) {
       RowValues reference;
 #pragma unroll
       for (int mi = 0; mi < kM; ++mi) {
@@ -320,7 +319,7 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
     } else {
       if (i >= 0) issue_pv(stage, [](int) {});
       if (!more) break;
-      if (search(s, begin, stage ^ 1) && place().failures < kMostFailures) {
+      if (search(s, begin, stage ^ 1) && place().failures == 0) {
         speculative = whole_steps(place(), 0, C.block_q() - 1, C.block_k);
       }
     }

@@ -47,18 +47,17 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high) {
   return packed;
 }
 
-// As above, but what is too large for fp16 becomes its largest number. (bf16 holds whatever fp32 does.)
-// PTX ISA: cvt.rn.satfinite.f16x2.f32.
+// As above, but what is too large becomes fp16's largest number, or 2^80 in bf16, so that sums of a few stay finite. Not for
+// NaN. PTX ISA: cvt.rn.satfinite.f16x2.f32, min.bf16x2. sm_80 and newer.
 template <Half16 Type>
 __device__ __forceinline__ std::uint32_t pack_finite(float low, float high) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t packed;
   if constexpr (Type == Half16::fp16) {
-    std::uint32_t packed;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
+  } else {
+    asm("min.bf16x2 %0, %1, %2;" : "=r"(packed) : "r"(pack<Type>(low, high)), "r"(0x67806780U));
   }
-#endif
-  return pack<Type>(low, high);
+  return packed;
 }
 
 // The two numbers of a pair.

@@ -88,22 +88,22 @@ __device__ __forceinline__ int own_column() {
   return static_cast<int>(threadIdx.x) % SharedTile<Columns>::kChunks * 8;
 }
 
-template <int Columns, int Threads>
-__device__ __forceinline__ const char* own_chunk(const std::uint16_t* rows, int row_bytes) {
-  const int row = static_cast<int>(threadIdx.x) / SharedTile<Columns>::kChunks;
-  return reinterpret_cast<const char*>(rows + own_column<Columns>()) + std::int64_t{row} * row_bytes;
+// In bytes from the first row; rows are less than 2^27 bytes apart.
+template <int Columns>
+__device__ __forceinline__ int own_offset(int row_bytes) {
+  return static_cast<int>(threadIdx.x) / SharedTile<Columns>::kChunks * row_bytes + own_column<Columns>() * 2;
 }
 
-// Copies rows [row, row + Rows), all of which exist, by cp.async; `own` is own_chunk of row 0. Zeros when not valid.
+// Copies rows [row, row + Rows), all of which exist, by cp.async; `own` is own_offset. Zeros when not valid.
 template <int Columns, int Rows, int Threads>
-__device__ __forceinline__ void copy_rows(SharedTile<Columns> to, const char* own, int row_bytes, int row,
-                                          bool valid) {
+__device__ __forceinline__ void copy_rows(SharedTile<Columns> to, const std::uint16_t* rows, int own,
+                                          int row_bytes, int row, bool valid) {
   using Tile = SharedTile<Columns>;
   constexpr int kPerPass = Threads / Tile::kChunks;
   static_assert(Threads % Tile::kChunks == 0 && Rows % kPerPass == 0);
   const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % Tile::kChunks;
-  const char* source = own + std::int64_t{row} * row_bytes;
+  const char* source = reinterpret_cast<const char*>(rows) + std::int64_t{row} * row_bytes + own;
 #pragma unroll
   for (int i = 0; i < Rows; i += kPerPass) {
     ptx::copy_async(to.base + Tile::offset(own_row + i, chunk), source, valid);
