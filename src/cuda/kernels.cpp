@@ -60,8 +60,7 @@ constexpr Kernel kKernels[] = {
            Fp32::backward_details, Fp32::backward),
     kernel("cuda.flash2_sm75", flash2, 90, forward, kFp16, flash2_sm75_forward_limits,
            flash2_sm75_forward_configuration, flash2_sm75_forward_details, flash2_sm75_forward),
-    // below cuda.flash1_sm75: it has not been verified on a GPU
-    kernel("cuda.flash2_sm75", flash2, 40, backward, kFp16, flash2_sm75_backward_limits,
+    kernel("cuda.flash2_sm75", flash2, 90, backward, kFp16, flash2_sm75_backward_limits,
            flash2_sm75_backward_configuration, flash2_sm75_backward_details, flash2_sm75_backward),
     kernel("cuda.flash2_sm75", flash2, 90, forward, kFp32, Fp32Sm75::limits, Fp32Sm75::forward_configuration,
            Fp32Sm75::forward_details, Fp32Sm75::forward),
