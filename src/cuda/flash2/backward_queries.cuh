@@ -39,13 +39,13 @@ class KeyRuns {
  public:
   KeyRuns() = default;
   __device__ explicit KeyRuns(const core::VisibleColumns& keys)
-      : keys_(keys), left_(keys.kept == nullptr ? 1 : keys.count) {}
+      : keys_(keys), left_(keys.count < 0 ? 1 : keys.count) {}
 
   // The next run, whose steps begin where key + shift is a multiple of `width`.
   __device__ KeyStep next(int width, int shift) {
     while (left_ > 0) {
       int first = keys_.begin, last = keys_.end, length = 1;
-      if (keys_.kept == nullptr) {
+      if (keys_.count < 0) {
         left_ = 0;
       } else {  // neighbouring blocks of the mask
         while (length < left_ && keys_.kept[left_ - length - 1] == keys_.kept[left_ - length] - 1) ++length;

@@ -97,7 +97,7 @@ class QueryRuns {
     while (true) {
       while (left_ > 0) {
         int first = queries_.begin, last = queries_.end, length = 1;
-        if (queries_.kept == nullptr) {
+        if (queries_.count < 0) {
           left_ = 0;
         } else {  // neighbouring blocks of the mask
           const std::int32_t* kept = queries_.kept + (queries_.count - left_);
@@ -118,7 +118,7 @@ class QueryRuns {
  private:
   __device__ void enter_head(const core::Problem& p, const KeyRange& keys) {
     queries_ = core::visible_queries(p, core::sequence(p, keys.sequence), head_, keys.begin, keys.end);
-    left_ = queries_.kept == nullptr ? 1 : queries_.count;
+    left_ = queries_.count < 0 ? 1 : queries_.count;
   }
 
   int head_;
