@@ -1,0 +1,144 @@
+// What backward.cuh computes with: its configuration, what a thread block knows and keeps in shared memory, and the step from
+// scores to P and dS.
+#pragma once
+
+#include "cuda/flash2/backward_steps.cuh"
+
+namespace tessera::cuda::flash2 {
+
+struct BackwardConfig {
+  Engine engine = Engine::sm80_bf16;
+  Variant variant = Variant::plain;
+  int head_dim = 64;
+  int key_groups = 4;  // of 32 keys
+  int splits = 1;
+  int block_q = 64;
+  int stages = 2;
+  int thread_blocks = 1;  // per multiprocessor, for the register allocation
+
+  constexpr int block_k() const { return key_groups * 32; }
+  // Queries whose scores a warp computes: all, or its share; with few queries not every warp gets one.
+  constexpr int width() const { return block_q / splits < 16 ? 16 : block_q / splits; }
+  // Queries whose scores a warp holds at a time. Options take registers.
+  constexpr int chunk() const {
+    const int most = variant == Variant::plain && stages > 1 && copies_async(engine) ? 32 : 16;
+    return width() < most ? width() : most;
+  }
+  constexpr int warps() const { return key_groups * splits; }
+  constexpr int threads() const { return warps() * 32; }
+  constexpr int key_tile_bytes() const { return block_k() * head_dim * 2; }
+  constexpr int query_tile_bytes() const { return block_q * head_dim * 2; }
+  constexpr int score_tile_bytes() const { return block_k() * block_q * 2; }
+};
+
+// What a thread block knows about its tile and the query head at hand. In shared memory: registers are full.
+struct KeyTile {
+  KeyRange keys;
+  int q_begin, k_begin, q_length;  // of the sequence
+  core::Diagonals band;
+  QueryRuns runs;
+  QueryRun run[2];  // the one at hand and the one before or after, and their heads' options
+  HeadOptions options[2];
+};
+
+// Shared memory: K, V; per stage Q, dO; dS and, with splits, P; per stage the statistics; the
+// tile's facts.
+template <BackwardConfig C>
+struct BackwardShared {
+  static constexpr int kV = C.key_tile_bytes();
+  static constexpr int kStages = 2 * C.key_tile_bytes();
+  static constexpr int kStageBytes = 2 * C.query_tile_bytes();
+  static constexpr int kGradScores = kStages + C.stages * kStageBytes;
+  static constexpr int kScores = kGradScores + C.score_tile_bytes();
+  static constexpr int kStatistics = kScores + (C.splits > 1 ? C.score_tile_bytes() : 0);
+  static constexpr int kStatisticsBytes = 2 * C.block_q * 4;
+  static constexpr int kTile = kStatistics + C.stages * kStatisticsBytes;
+  static constexpr int kBytes = kTile + sizeof(KeyTile);
+};
+
+// Scores of 32 keys x 8 * Blocks queries become P (in `s`) and dS (in `dp`). `column` is the first of these queries in
+// the step that begins with query `begin`. `kept`: what dropout leaves, bit
+// 8 j + 4 x + r for the key r * 8 below the lane's first and column x of block j. Masked: some are not seen; returns then
+// whether anything was not finite.
+template <BackwardConfig C, bool Masked, int Blocks>
+__device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&dp)[2][Blocks][4],
+                                              const BackwardArguments& a, const float* statistics, int column,
+                                              int begin, const QueryRun& run, const HeadOptions& options,
+                                              const KeyTile& tile, int first_key, std::uint32_t kept) {
+  constexpr bool kFeatured = C.variant != Variant::plain, kDropout = C.variant == Variant::dropout;
+  const int lane = opaque(static_cast<int>(threadIdx.x)) % 32, key = first_key + lane / 4;
+  const ScoreFeatures& features = a.features;
+  float check = 0;  // stays 0 while everything is finite
+  // One key: r * 8 below the lane's first.
+  auto differentiate_key = [&](int r, int j, float2 lse, float2 delta, const SeenRange& range) {
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      float &score = s[r / 2][j][r % 2 * 2 + x], &grad = dp[r / 2][j][r % 2 * 2 + x];
+      const int at = column + j * 8 + lane % 4 * 2 + x;
+      bool seen = true;
+      float poison = 0;
+      if constexpr (Masked) {
+        seen = range(at);
+        poison = grad * 0.0F;  // NaN if dO or V is not finite here: dV must show it
+        check = fmaf(score, 0.0F, check + poison);
+      }
+      const bool keep = kept >> (j * 8 + x * 4 + r) & 1;
+      if constexpr (kDropout)
+        grad = (keep ? grad * features.keep_scale : 0.0F) - (x == 0 ? delta.x : delta.y);
+      float exponent;
+      if constexpr (kFeatured) {
+        exponent = featured_score(a.problem, features, options, score, grad, begin + at, key + 8 * r, seen) -
+                   (x == 0 ? lse.x : lse.y);
+      } else {
+        exponent = fmaf(score, features.scale_log2, -(x == 0 ? lse.x : lse.y));
+      }
+      score = ptx::exp2(exponent);
+      grad *= score;
+      if constexpr (kDropout) score = keep ? score : 0.0F;
+      if constexpr (Masked) {
+        score = seen ? score + poison : 0.0F;
+        grad = seen ? grad : 0.0F;
+      }
+    }
+  };
+  auto pair_at = [&](const float* from, int j) {
+    return *reinterpret_cast<const float2*>(from + column + j * 8 + lane % 4 * 2);
+  };
+  if constexpr (Masked) {  // key by key: what it is seen by is two numbers
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int below = key + 8 * r;
+      const int first = max(run.first, below - tile.band.high),
+                last = min(run.last, below - tile.band.low + 1);
+      const SeenRange range = seen_range(first - begin, (below < tile.keys.end ? last : first) - begin);
+#pragma unroll
+      for (int j = 0; j < Blocks; ++j) {
+        differentiate_key(r, j, pair_at(statistics, j),
+                          kDropout ? pair_at(statistics + C.block_q, j) : float2{}, range);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < Blocks; ++j) {
+      const float2 lse = pair_at(statistics, j),
+                   delta = kDropout ? pair_at(statistics + C.block_q, j) : float2{};
+#pragma unroll
+      for (int r = 0; r < 4; ++r) differentiate_key(r, j, lse, delta, {});
+    }
+  }
+  return Masked && !(check == 0);
+}
+
+// The place of a thread, worked out wherever it is needed: see opaque.
+template <BackwardConfig C>
+struct Place {
+  int lane, warp, group, split;
+
+  __device__ __forceinline__ Place() {
+    const int thread = opaque(static_cast<int>(threadIdx.x));
+    lane = thread % 32, warp = thread / 32;
+    group = C.splits == 1 ? warp : warp % C.key_groups, split = C.splits == 1 ? 0 : warp / C.key_groups;
+  }
+};
+
+}  // namespace tessera::cuda::flash2
