@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -199,6 +201,76 @@ TEST_F(Gpu, AnyMemoryLayout) {
         judge("grad_k", t.grad_k, right.k, low.k, kFactor, rounding.gradients.k);
         judge("grad_v", t.grad_v, right.v, low.v, kFactor, rounding.gradients.v);
       }
+    }
+  });
+}
+
+// Tiles in the middle of long rows, where kernels take their fast paths: every width, every mask, peaked scores.
+TEST_F(Gpu, LongRowsOfEveryWidth) {
+  std::vector<CaseSpec> specs;
+  for (const auto& [qk_dim, v_dim] : {std::pair{64, 64}, {128, 128}, {256, 256}, {136, 200}, {48, 96}}) {
+    CaseSpec spec{
+        .q_length = 150, .k_length = 650, .q_heads = 2, .kv_heads = 1, .qk_dim = qk_dim, .v_dim = v_dim};
+    auto add = [&](const char* name, auto&& change) {
+      CaseSpec changed = spec;
+      changed.name = name;
+      change(changed);
+      specs.push_back(changed);
+    };
+    add("full", [](CaseSpec&) {});
+    add("peaked", [](CaseSpec& c) { c.input_scale = 3.5; });
+    add("causal", [](CaseSpec& c) { c.right = 0, c.q_length = 600, c.batch = 1; });
+    add("window", [](CaseSpec& c) { c.left = 470, c.right = 20; });
+    add("block-sparse",
+        [](CaseSpec& c) { c.blocks = reference::BlockKind::random, c.block_q = 64, c.block_k = 128; });
+    add("packed", [](CaseSpec& c) { c.packed = true, c.batch = 3, c.right = 0; });
+  }
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    for (CaseSpec& spec : specs) spec.dtype = dtype;
+    const std::vector<reference::Expected> oracle = expect_all(specs);
+    for (const std::string kernel : {"cuda.flash2", "cuda.flash2_sm75"}) {
+      for (std::size_t i = 0; i < specs.size(); ++i) {
+        SCOPED_TRACE(kernel + " " + describe(specs[i]));
+        Case problem(specs[i]);
+        if (!serves(kernel, problem, Direction::forward)) continue;
+        reference::run(problem, kernel, {}, Device::cuda(0));
+        const reference::Verdict verdict = judge(problem, oracle[i]);
+        EXPECT_TRUE(verdict.ok) << verdict.message;
+      }
+    }
+  }
+}
+
+// An infinite value reaches the rows that see it, and no other: also where a whole tile is computed again because of it.
+TEST_F(Gpu, AnInfiniteValueStaysInItsRows) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    if (kernel.find("flash2") == std::string::npos) return;
+    for (const std::int64_t dim : {64, 128, 256}) {
+      SCOPED_TRACE("head_dim " + std::to_string(dim));
+      constexpr std::int64_t kLength = 800, kKey = 700;
+      Case problem({.dtype = dtype,
+                    .batch = 1,
+                    .q_length = kLength,
+                    .k_length = kLength,
+                    .q_heads = 1,
+                    .kv_heads = 1,
+                    .qk_dim = dim,
+                    .v_dim = dim,
+                    .right = 0});
+      if (!serves(kernel, problem, Direction::forward)) continue;
+      reference::write(problem.forward.v, 0, kKey, 0, 3, std::numeric_limits<double>::infinity());
+      DeviceCase copy(problem.attention, problem.forward, {}, Device::cuda(0));
+      const ForceKernel forced(kernel);
+      forward(copy.attention, copy.forward);
+      EXPECT_EQ(copy.fetch(), "");
+      std::int64_t wrong = 0;
+      for (std::int64_t row = 0; row < kLength; ++row) {
+        for (std::int64_t column = 0; column < dim; ++column) {
+          const bool finite = std::isfinite(reference::read(problem.forward.out, 0, row, 0, column));
+          wrong += finite == (row >= kKey && column == 3);
+        }
+      }
+      EXPECT_EQ(wrong, 0);
     }
   });
 }
