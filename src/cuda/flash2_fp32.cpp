@@ -16,11 +16,14 @@ namespace {
 using fp32::BackwardConfig;
 using fp32::BiasGradientConfig;
 using fp32::ForwardConfig;
+using fp32::FusedConfig;
 using fp32::Gradient;
+using fp32::Instance;
 using fp32::Multiply;
 
 constexpr fp32::Kernels kernels_of(Multiply multiply) {
-  if (multiply == Multiply::tf32) return {fp32::tf32_forward, fp32::tf32_backward, fp32::tf32_bias_gradient};
+  if (multiply == Multiply::halves)
+    return {fp32::halves_forward, fp32::halves_backward, fp32::halves_bias_gradient};
   return {fp32::fma_forward, fp32::fma_backward, fp32::fma_bias_gradient};
 }
 
@@ -81,8 +84,31 @@ void for_each_gradient(const core::Problem& p, bool featured, Visit&& visit) {
   if (p.has_grad_q) visit(Gradient::queries);
 }
 
+bool fits(const DeviceLimits& device, std::size_t bytes) {
+  return bytes <= static_cast<std::size_t>(device.shared_memory);
+}
+
+// Large tiles when they fit and give every multiprocessor one.
+ForwardConfig forward_config_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
+                                Instance& instance) {
+  instance = flash2_fp32_featured(p) ? Instance::featured : Instance::large;
+  const ForwardConfig c = fp32::forward_config(multiply, dim_of(p), instance);
+  if (instance == Instance::featured) return c;
+  const core::Tiling tiling{p.q_length, c.block_q(), p.blocks ? p.blocks.block_q : 0};
+  const bool fills = p.batch * p.q_heads * tiling.count() >= device.multiprocessors;
+  if (fills && fits(device, c.shared_memory())) return c;
+  instance = Instance::plain;
+  return fp32::forward_config(multiply, dim_of(p), instance);
+}
+
+// Whether one pass gives all gradients, adding to dQ by atomics.
+bool fused(Multiply multiply, const core::Problem& p, const DeviceLimits& device) {
+  return multiply == Multiply::halves && !p.deterministic && !flash2_fp32_featured(p) && p.has_grad_q &&
+         p.has_grad_k && p.has_grad_v && fits(device, fp32::fused_config(dim_of(p)).shared_memory());
+}
+
 const char* name_of(Multiply multiply) {
-  return multiply == Multiply::tf32 ? "three TF32 products for one" : "fp32 multiply-adds";
+  return multiply == Multiply::halves ? "three fp16 products for one" : "fp32 multiply-adds";
 }
 
 void run_bias_gradient(Multiply multiply, const core::Problem& p, const float* delta, void* stream) {
@@ -103,7 +129,7 @@ bool flash2_fp32_featured(const core::Problem& p) {
 
 std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p) {
   if (!device.failure.empty()) return device.failure;
-  const int capability = multiply == Multiply::tf32 ? 80 : 75;
+  const int capability = multiply == Multiply::halves ? 80 : 75;
   if (device.capability < capability) {
     return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
                         ", cuda:", p.device.index, " has ", device.capability / 10, ".",
@@ -122,7 +148,8 @@ std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, co
     blocks = std::max(blocks, grid);
   };
   if (p.direction == Direction::forward) {
-    const ForwardConfig c = fp32::forward_config(multiply, dim_of(p), featured);
+    Instance instance;
+    const ForwardConfig c = forward_config_of(multiply, p, device, instance);
     const core::Tiling tiling{p.q_length, c.block_q(), p.blocks ? p.blocks.block_q : 0};
     needs(c.shared_memory(), p.batch * p.q_heads * tiling.count());
   } else {
@@ -160,7 +187,8 @@ std::string Flash2Fp32<M>::limits(const core::Problem& p) {
 
 template <Multiply M>
 registry::Configuration Flash2Fp32<M>::forward_configuration(const core::Problem& p, int /*workers*/) {
-  const ForwardConfig c = fp32::forward_config(M, dim_of(p), flash2_fp32_featured(p));
+  Instance instance;
+  const ForwardConfig c = forward_config_of(M, p, device_limits(p.device.index), instance);
   return {.block_q = c.block_q(),
           .block_k = c.block_k,
           .shared_memory_bytes = c.shared_memory(),
@@ -169,35 +197,45 @@ registry::Configuration Flash2Fp32<M>::forward_configuration(const core::Problem
 
 template <Multiply M>
 std::string Flash2Fp32<M>::forward_details(const core::Problem& p, const registry::Configuration&) {
-  const bool featured = flash2_fp32_featured(p);
-  const ForwardConfig c = fp32::forward_config(M, dim_of(p), featured);
+  Instance instance;
+  const ForwardConfig c = forward_config_of(M, p, device_limits(p.device.index), instance);
   return core::concat("instance: ", name_of(M), ", head_dim up to ", c.dim,
-                      featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
+                      c.featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
                       " rows, keys from the last to the first");
 }
 
 template <Multiply M>
 void Flash2Fp32<M>::forward(const core::Problem& p, const registry::Configuration&,
                             const registry::Resources& resources) {
-  const bool featured = flash2_fp32_featured(p);
-  const ForwardConfig c = fp32::forward_config(M, dim_of(p), featured);
+  const DeviceLimits& device = device_limits(p.device.index);
+  Instance instance;
+  const ForwardConfig c = forward_config_of(M, p, device, instance);
   fp32::ForwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
-                           order_of(p, device_limits(p.device.index), c.block_q(), false)};
+                           order_of(p, device, c.block_q(), false)};
   if (a.order.count() == 0) return;
   const DeviceScope scope(p.device.index);
-  launch(kernels_of(M).forward(c.dim, featured), "flash2 fp32 forward", a.order.count(), c.threads(),
+  launch(kernels_of(M).forward(c.dim, instance), "flash2 fp32 forward", a.order.count(), c.threads(),
          c.shared_memory(), static_cast<cudaStream_t>(resources.stream), &a);
 }
 
 template <Multiply M>
 registry::Configuration Flash2Fp32<M>::backward_configuration(const core::Problem& p, int /*workers*/) {
   const bool featured = flash2_fp32_featured(p);
+  const std::size_t workspace = static_cast<std::size_t>(delta_rows(p)) * sizeof(float);
+  if (fused(M, p, device_limits(p.device.index))) {
+    const FusedConfig c = fp32::fused_config(dim_of(p));
+    return {.block_q = FusedConfig::kBlock,
+            .block_k = c.rows(),
+            .shared_memory_bytes = c.shared_memory(),
+            .workspace_bytes = workspace,
+            .fast_memory_bytes = static_cast<double>(c.shared_memory())};
+  }
   const Gradient first = fp32::together(dim_of(p), featured) ? Gradient::keys_and_values : Gradient::keys;
   const BackwardConfig c = fp32::backward_config(M, first, dim_of(p), featured);
   return {.block_q = c.block,
           .block_k = c.rows(),
           .shared_memory_bytes = c.shared_memory(),
-          .workspace_bytes = static_cast<std::size_t>(delta_rows(p)) * sizeof(float),
+          .workspace_bytes = workspace,
           .fast_memory_bytes = static_cast<double>(c.shared_memory())};
 }
 
@@ -205,8 +243,15 @@ template <Multiply M>
 std::string Flash2Fp32<M>::backward_details(const core::Problem& p, const registry::Configuration&) {
   const bool featured = flash2_fp32_featured(p);
   const int dim = dim_of(p);
-  std::string text = core::concat("instance: ", name_of(M), ", head_dim up to ", dim,
-                                  featured ? ", featured" : ", plain", "; always deterministic");
+  std::string text =
+      core::concat("instance: ", name_of(M), ", head_dim up to ", dim, featured ? ", featured" : ", plain");
+  if (fused(M, p, device_limits(p.device.index))) {
+    const FusedConfig c = fp32::fused_config(dim);
+    return text + core::concat("; all gradients in one pass, dQ by atomics: ", c.warps(), " warps, ",
+                               FusedConfig::kBlock, " queries per step, ", c.shared_memory(),
+                               " bytes of shared memory");
+  }
+  text += "; deterministic";
   for_each_gradient(p, featured, [&](Gradient gradient) {
     constexpr const char* kNames[] = {"keys and values", "keys", "values", "queries"};
     const BackwardConfig c = fp32::backward_config(M, gradient, dim, featured);
@@ -225,11 +270,20 @@ void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configurati
   const DeviceScope scope(p.device.index);
   const auto stream = static_cast<cudaStream_t>(resources.stream);
   auto* delta = reinterpret_cast<float*>(resources.workspace);
+  const bool at_once = fused(M, p, device);
   if (const std::int64_t rows = delta_rows(p); rows > 0) {
-    fp32::DeltaArguments a{p, delta};
+    fp32::DeltaArguments a{p, delta, at_once};
     launch(fp32::delta_kernel(), "flash2 fp32 delta",
            static_cast<unsigned>(ceil_div(rows, fp32::kDeltaThreads / 32)), fp32::kDeltaThreads, 0, stream,
            &a);
+  }
+  if (at_once) {
+    const FusedConfig c = fp32::fused_config(dim_of(p));
+    fp32::BackwardArguments a{p, fp32::Constants::of(p, true), order_of(p, device, c.rows(), true), delta};
+    if (a.order.count() == 0) return;
+    launch(fp32::halves_fused_backward(c.dim), "flash2 fp32 fused backward", a.order.count(), c.threads(),
+           c.shared_memory(), stream, &a);
+    return;
   }
   for_each_gradient(p, featured, [&](Gradient gradient) {
     const BackwardConfig c = fp32::backward_config(M, gradient, dim_of(p), featured);
@@ -242,7 +296,7 @@ void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configurati
   if (p.has_grad_bias) run_bias_gradient(M, p, delta, resources.stream);
 }
 
-template struct Flash2Fp32<Multiply::tf32>;
+template struct Flash2Fp32<Multiply::halves>;
 template struct Flash2Fp32<Multiply::fma>;
 
 }  // namespace tessera::cuda

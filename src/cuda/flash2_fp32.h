@@ -1,4 +1,4 @@
-// fp32 attention on GPUs: cuda.flash2 by three TF32 products for one (sm_80 and newer), cuda.flash2_sm75 by plain
+// fp32 attention on GPUs: cuda.flash2 by three fp16 products for one (sm_80 and newer), cuda.flash2_sm75 by plain
 // multiply-adds. The kernels: cuda/flash2_fp32; the page: docs/kernels/cuda-fp32.md.
 #pragma once
 
@@ -36,7 +36,7 @@ struct Flash2Fp32 {
                        const registry::Resources& resources);
 };
 
-extern template struct Flash2Fp32<fp32::Multiply::tf32>;
+extern template struct Flash2Fp32<fp32::Multiply::halves>;
 extern template struct Flash2Fp32<fp32::Multiply::fma>;
 
 }  // namespace tessera::cuda

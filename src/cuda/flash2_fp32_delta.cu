@@ -14,6 +14,10 @@ __global__ void __launch_bounds__(kDeltaThreads) compute_delta(const __grid_cons
   const float* out = p.out.row<const float>(batch, head, row);
   const float* grad_out = p.grad_out.row<const float>(batch, head, row);
   const int lane = static_cast<int>(threadIdx.x % 32);
+  if (a.clear_grad_q) {
+    float* grad_q = p.grad_q.row<float>(batch, head, row);
+    for (int column = lane; column < p.qk_dim; column += 32) grad_q[column] = 0;
+  }
   float sum = 0;
   for (int column = lane; column < p.v_dim; column += 32) sum = fmaf(out[column], grad_out[column], sum);
 #pragma unroll

@@ -26,7 +26,7 @@ constexpr Features kHalves = kAll.without(Feature::fp32);
 constexpr Features kSimple = Feature::fp32 | Feature::causal | Feature::window | Feature::packed |
                              Feature::gqa | Feature::value_dim | Feature::shard;
 
-using Fp32 = Flash2Fp32<fp32::Multiply::tf32>;
+using Fp32 = Flash2Fp32<fp32::Multiply::halves>;
 using Fp32Sm75 = Flash2Fp32<fp32::Multiply::fma>;
 
 constexpr Kernel kernel(std::string_view name, Algorithm algorithm, int priority, Direction direction,

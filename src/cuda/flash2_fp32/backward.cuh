@@ -5,7 +5,7 @@
 //   queries own: S   = Q K^T, dP   = dO V^T;  dQ += dS K
 //
 // Nothing is added by atomics: gradients are the same bit for bit in every run, at the price of computing S and dP twice
-// (7 products instead of 5). What the two have in common is written once: "rows" are what is owned, "columns" what passes by.
+// (7 products instead of the 5 of backward_fused.cuh). What the two have in common is written once: "rows" are what is owned, "columns" what passes by.
 #pragma once
 
 #include <cstdint>
@@ -58,16 +58,24 @@ struct Backward {
   float row_lse[2], row_delta[2];  // queries own
 
   static constexpr std::uint32_t kOwnedBytes = C.owned_tiles() * C.rows() * C.dim * 4;
-  static constexpr std::uint32_t kStatisticsBytes = 2 * C.block * 4;
 
-  // Owned: K or Q, and V or dO. Passing by: Q or K, and dO or V.
-  __device__ __forceinline__ Tile owned(int which) const { return {base + which * C.rows() * C.dim * 4}; }
-  __device__ __forceinline__ Tile passing(int stage, int which) const {
-    return {base + kOwnedBytes + stage * C.stage_bytes() + which * C.block * C.dim * 4};
+  // Owned: K or Q, and V or dO. Passing by: Q or K, and dO or V. Behind all tiles the factors of the owned rows.
+  __device__ __forceinline__ Tile owned(int which) const {
+    return {base + which * C.rows() * C.dim * 4,
+            base + kOwnedBytes + C.stages * C.stage_bytes() + which * C.rows() * 4};
   }
-  // LSE and delta of the queries that pass by.
+  __device__ __forceinline__ Tile passing(int stage, int which) const {
+    return {base + kOwnedBytes + stage * C.stage_bytes() + which * C.block * C.dim * 4,
+            statistics(stage) + (2 + which) * C.block * 4};
+  }
+  // Of the rows that pass by: of queries LSE and delta; two factors.
   __device__ __forceinline__ std::uint32_t statistics(int stage) const {
-    return base + kOwnedBytes + C.stages * C.stage_bytes() + stage * kStatisticsBytes;
+    constexpr int kFactors = factors_per_row(C.multiply) * C.owned_tiles() * C.rows() * 4;
+    return base + kOwnedBytes + C.stages * C.stage_bytes() + kFactors + stage * C.statistics_bytes();
+  }
+  __device__ __forceinline__ std::uint32_t lse_of(int stage) const { return statistics(stage); }
+  __device__ __forceinline__ std::uint32_t delta_of(int stage) const {
+    return statistics(stage) + C.block * 4;
   }
 
   __device__ __forceinline__ void wait() const {
@@ -105,9 +113,10 @@ struct Backward {
     if (kKeys && threadIdx.x < C.block) {
       const int row = column + static_cast<int>(threadIdx.x);
       const bool inside = static_cast<unsigned>(row) < static_cast<unsigned>(limit);
-      const std::uint32_t to = statistics(stage) + threadIdx.x * 4;
-      ptx::store_shared(to, __float_as_uint(inside ? usable_lse(__ldg(lse + row * lse_stride)) : kInfinity));
-      ptx::store_shared(to + C.block * 4, __float_as_uint(inside ? __ldg(delta + row) : 0.0F));
+      ptx::store_shared(lse_of(stage) + threadIdx.x * 4,
+                        __float_as_uint(inside ? usable_lse(__ldg(lse + row * lse_stride)) : kInfinity));
+      ptx::store_shared(delta_of(stage) + threadIdx.x * 4,
+                        __float_as_uint(inside ? __ldg(delta + row) : 0.0F));
     }
   }
 
@@ -130,18 +139,16 @@ struct Backward {
     const float keep_scale = arguments.constants.keep_scale;
 #pragma unroll
     for (int n = 0; n < kNTiles; ++n) {
+      float2 column_lse{}, column_delta{};  // keys own
+      if constexpr (kKeys) {
+        column_lse = load_float2(lse_of(stage) + (8 * n + lane % 4 * 2) * 4);
+        column_delta = load_float2(delta_of(stage) + (8 * n + lane % 4 * 2) * 4);
+      }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int row = own + lane / 4 + e / 2 * 8, column = step.begin + 8 * n + lane % 4 * 2 + e % 2;
-        float lse, delta;
-        if constexpr (kKeys) {
-          const std::uint32_t at = statistics(stage) + (8 * n + lane % 4 * 2 + e % 2) * 4;
-          lse = load_float(at);
-          delta = load_float(at + C.block * 4);
-        } else {
-          lse = row_lse[e / 2];
-          delta = row_delta[e / 2];
-        }
+        const float lse = !kKeys ? row_lse[e / 2] : e % 2 == 0 ? column_lse.x : column_lse.y;
+        const float delta = !kKeys ? row_delta[e / 2] : e % 2 == 0 ? column_delta.x : column_delta.y;
         float derivative;
         const float score = terms.score(x[0][n][e], kKeys ? column : row, kKeys ? row : column, derivative);
         const float probability = exp_relative(score, lse);
@@ -233,12 +240,12 @@ struct Backward {
       walk.next();
 
       wait();
+      bool found = prepare_rows<C.multiply, C.block, kThreads>(passing(stage, 0), any_masked);
+      if (prepare_rows<C.multiply, C.block, kThreads>(passing(stage, 1), C.value_gradient && any_masked)) {
+        found = found || C.value_gradient;
+      }
       bool spoiled = false;  // numbers that are not finite, and not all rows see them
       if (any_masked) {
-        bool found = has_non_finite<C.dim, C.block, kThreads>(passing(stage, 0));
-        if constexpr (C.value_gradient) {
-          found = found || has_non_finite<C.dim, C.block, kThreads>(passing(stage, 1));
-        }
         spoiled = __syncthreads_or(found);
       } else {
         __syncthreads();  // this step is here, and nobody reads the one before any more
@@ -250,15 +257,14 @@ struct Backward {
       if (works) scores(x, y, terms, step, stage, head, masked, wants_scores);
       if (spoiled) clean(step, stage);
       if (works) {
-        const float factor[1][2] = {{1, 1}};
         if constexpr (C.value_gradient) {
           if (wants_values) {
-            accumulate<C.multiply>(value_gradient, x, passing(stage, 1), factor, lines_of(p.v_dim));
+            accumulate<C.multiply>(value_gradient, x, passing(stage, 1), lines_of(p.v_dim));
           }
         }
         if constexpr (C.score_gradient) {
           if (wants_scores) {
-            accumulate<C.multiply>(score_gradient, y, passing(stage, 0), factor, lines_of(p.qk_dim));
+            accumulate<C.multiply>(score_gradient, y, passing(stage, 0), lines_of(p.qk_dim));
           }
         }
       }
@@ -284,12 +290,13 @@ struct Backward {
   __device__ __forceinline__ void clean(const Step& step, int stage) {
     __syncthreads();
     if constexpr (C.value_gradient) {
-      add_non_finite<C.block>(value_gradient, passing(stage, 1),
-                              [&](int row, int column) { return step.sees(own + row, step.begin + column); });
+      add_non_finite<C.multiply, C.block>(value_gradient, passing(stage, 1), [&](int row, int column) {
+        return step.sees(own + row, step.begin + column);
+      });
       __syncthreads();
-      clear_non_finite<C.dim, C.block, kThreads>(passing(stage, 1));
+      clean_rows<C.multiply, C.block, kThreads>(passing(stage, 1));
     }
-    clear_non_finite<C.dim, C.block, kThreads>(passing(stage, 0));
+    clean_rows<C.multiply, C.block, kThreads>(passing(stage, 0));
     __syncthreads();
   }
 
@@ -308,6 +315,10 @@ struct Backward {
                 : rows_of(p.grad_out, s.tensor_batch, head, s.q_begin, p.v_dim, arguments.constants.aligned);
       load_rows<C.dim, C.rows(), kThreads, C.async(), C.featured>(owned(1), second, begin, end);
     }
+    if constexpr (C.async()) ptx::commit_copies();
+    wait();
+    prepare_rows<C.multiply, C.rows(), kThreads>(owned(0), false);
+    if constexpr (C.score_gradient) prepare_rows<C.multiply, C.rows(), kThreads>(owned(1), false);
     if constexpr (kKeys) {
 #pragma unroll 1
       for (int member = 0; member < group; ++member) {
@@ -326,12 +337,12 @@ struct Backward {
     auto store = [&](const auto& gradient, const core::View& to, float scale, std::int64_t columns) {
       if (!to) return;
       const float factor[2] = {scale, scale};
-      store_rows<C.dim>(gradient, 0, factor, static_cast<int>(columns),
-                        !C.featured || arguments.constants.aligned, [&](int h) -> float* {
-                          const int row = own + lane_index() / 4 + 8 * h;
-                          return row < tile.end ? to.row<float>(tile.s.tensor_batch, tile.head, first + row)
-                                                : nullptr;
-                        });
+      store_rows<C.multiply>(
+          gradient, 0, factor, static_cast<int>(columns), !C.featured || arguments.constants.aligned,
+          [&](int h) -> float* {
+            const int row = own + lane_index() / 4 + 8 * h;
+            return row < tile.end ? to.row<float>(tile.s.tensor_batch, tile.head, first + row) : nullptr;
+          });
     };
     if constexpr (C.value_gradient) store(value_gradient, p.grad_v, 1.0F, p.v_dim);
     if constexpr (C.score_gradient) {

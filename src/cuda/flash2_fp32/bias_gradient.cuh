@@ -115,6 +115,12 @@ struct BiasGradient {
                             rows_of(p.grad_out, s.tensor_batch, head, s.q_begin, p.v_dim, constants.aligned),
                             begin, queries);
           if constexpr (C.async()) ptx::wait_copies<0>();
+          if (begin == tile_begin) {
+            prepare_rows<C.multiply, C.block_k, kThreads>(k, false);
+            prepare_rows<C.multiply, C.block_k, kThreads>(v, false);
+          }
+          prepare_rows<C.multiply, C.block_q(), kThreads>(q, false);
+          prepare_rows<C.multiply, C.block_q(), kThreads>(grad_out, false);
           __syncthreads();
           add(s, head, begin, key);
         }
@@ -174,15 +180,20 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   constexpr BiasGradientConfig C = Config::value;
   extern __shared__ __align__(128) unsigned char shared[];
   const std::uint32_t base = ptx::shared_address(shared);
-  constexpr std::uint32_t kQueries = C.block_q() * C.dim * 4, kKeys = C.block_k * C.dim * 4;
+  using Tile = SharedTile32<C.dim>;
+  constexpr std::uint32_t kFactors = 2 * (C.block_q() + C.block_k) * Tile::kRowBytes;
+  constexpr std::uint32_t kSums = kFactors + factors_per_row(C.multiply) * 2 * (C.block_q() + C.block_k) * 4;
+  auto tile = [base](int row) {  // from a row of Q, dO, K and V
+    return Tile{base + row * Tile::kRowBytes, base + kFactors + row * 4};
+  };
   BiasGradient<C> gradient{a.problem,
                            a.constants,
                            a.delta,
-                           {base},
-                           {base + kQueries},
-                           {base + 2 * kQueries},
-                           {base + 2 * kQueries + kKeys},
-                           base + 2 * kQueries + 2 * kKeys};
+                           tile(0),
+                           tile(C.block_q()),
+                           tile(2 * C.block_q()),
+                           tile(2 * C.block_q() + C.block_k),
+                           base + kSums};
   gradient.run();
 }
 

@@ -2,7 +2,8 @@
 // last to the first, in steps of block_k. Statistics and output stay in registers and are written once.
 //
 // Shared memory holds Q and one step of K and of V: while scores are computed V arrives, while values are added the next K.
-// Two barriers per step.
+// Two barriers per step. What has arrived is split into halves (halves.cuh) by the threads that copied it, before the barrier
+// that shows it to the others.
 #pragma once
 
 #include <cstdint>
@@ -88,16 +89,27 @@ __device__ __forceinline__ QueryTile query_tile(const ForwardArguments& a) {
   return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};
 }
 
+// What a thread block walks over. In shared memory where registers are short.
+struct KeySource {
+  RowSource32 k, v;
+  core::VisibleColumns columns;
+  core::Diagonals band;
+  int keys;     // of the sequence
+  int queries;  // of the thread block: where they end
+};
+
 template <ForwardConfig C>
 struct Forward {
   static constexpr int kMTiles = C.m_tiles, kNTiles = C.block_k / 8, kThreads = C.threads();
   using Tile = SharedTile32<C.dim>;
   using Scores = float[kMTiles][kNTiles][4];
+  static constexpr bool kSharedSource = C.multiply == Multiply::halves;
 
   const ForwardArguments& arguments;
   const core::Problem& p;
   int own;  // this warp's first query
   const Tile q, k, v;
+  KeySource& source;
   RowStatistics<kMTiles> rows{};
   float out[kMTiles][C.dim / 8][4] = {};
 
@@ -159,35 +171,45 @@ struct Forward {
     const auto [s, head, begin, end] = query_tile<C>(arguments);
     if (begin >= end) return;
     own = begin + warp_index() * 16 * kMTiles;
-    const core::Diagonals band = core::diagonals(s.band);
-    const int kv_head = kv_head_of(p, head);
-    const int keys = static_cast<int>(s.k_length);
-    const RowSource32 k_rows =
-        rows_of(p.k, s.tensor_batch, kv_head, s.k_begin, p.qk_dim, arguments.constants.aligned);
-    const RowSource32 v_rows =
-        rows_of(p.v, s.tensor_batch, kv_head, s.k_begin, p.v_dim, arguments.constants.aligned);
+    if (!kSharedSource || threadIdx.x == 0) {
+      const int kv_head = kv_head_of(p, head);
+      source.k = rows_of(p.k, s.tensor_batch, kv_head, s.k_begin, p.qk_dim, arguments.constants.aligned);
+      source.v = rows_of(p.v, s.tensor_batch, kv_head, s.k_begin, p.v_dim, arguments.constants.aligned);
+      source.columns = core::visible_keys(p, s, head, begin, end);
+      source.band = core::diagonals(s.band);
+      source.keys = static_cast<int>(s.k_length);
+      source.queries = end;
+    }
+    if constexpr (kSharedSource) __syncthreads();
     const ScoreTerms<C.featured> terms(p, arguments.constants, s, head);
-    core::KeyWalk walk = core::key_walk(p, s, head, begin, end, C.block_k, C.featured ? dropout_shift(p) : 0);
+    core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&> walk(
+        source.columns, C.block_k, C.featured ? dropout_shift(p) : 0);
 
     load<C.block_q()>(q, rows_of(p.q, s.tensor_batch, head, s.q_begin, p.qk_dim, arguments.constants.aligned),
                       begin, end);
-    if (!walk.done()) load<C.block_k>(k, k_rows, walk.begin(), keys);
+    if (!walk.done()) load<C.block_k>(k, source.k, walk.begin(), source.keys);
+    wait();
+    prepare_rows<C.multiply, C.block_q(), kThreads>(q, false);
     while (!walk.done()) {
       const int key = walk.begin();
+      const core::Diagonals band = source.band;
       const Visible visible{band, walk.first(), walk.last()};
       const bool whole = visible.first == key && visible.last == key + C.block_k;
       const bool masked = !whole || !all_in_band(band, own, own + 16 * kMTiles, key, key + C.block_k);
-      const bool works = !none_in_band(band, own, own + 16 * kMTiles, key, key + C.block_k);
+      const bool works =
+          !none_in_band(band, own, own + 16 * kMTiles, key, key + C.block_k) && own < source.queries;
 
       wait();
+      prepare_rows<C.multiply, C.block_k, kThreads>(k, false);
       __syncthreads();  // K is here, and nobody reads the V before any more
-      load<C.block_k>(v, v_rows, key, keys);
+      load<C.block_k>(v, source.v, key, source.keys);
       Scores x;
-      float rescale[kMTiles][2];
       if (works) {
         multiply_rows<C.multiply>(x, q, warp_index() * 16 * kMTiles, k, lines_of(p.qk_dim));  // issue_qk
         apply_mask(x, terms, key, visible, masked);
-        online_softmax(x, rows, rescale);
+        float factor[kMTiles][2];
+        online_softmax(x, rows, factor);
+        rescale(out, factor);
         if constexpr (C.featured) {
           if (p.dropout) apply_dropout(x, key);
         }
@@ -196,21 +218,23 @@ struct Forward {
       wait();
       bool spoiled = false;  // V holds numbers that are not finite, and not all queries see them
       const int first = own - warp_index() * 16 * kMTiles;  // of the thread block's queries
-      if (!whole || !all_in_band(band, first, first + C.block_q(), key, key + C.block_k)) {
-        spoiled = __syncthreads_or(has_non_finite<C.dim, C.block_k, kThreads>(v));
+      const bool partial = !whole || !all_in_band(band, first, first + C.block_q(), key, key + C.block_k);
+      const bool found = prepare_rows<C.multiply, C.block_k, kThreads>(v, partial);
+      if (partial) {
+        spoiled = __syncthreads_or(found);
       } else {
         __syncthreads();  // V is here, and nobody reads this K any more
       }
       walk.next();
-      if (!walk.done()) load<C.block_k>(k, k_rows, walk.begin(), keys);
+      if (!walk.done()) load<C.block_k>(k, source.k, walk.begin(), source.keys);
       if (spoiled) {
-        add_non_finite<C.block_k>(out, v,
-                                  [&](int row, int column) { return visible.key(own + row, key + column); });
+        add_non_finite<C.multiply, C.block_k>(
+            out, v, [&](int row, int column) { return visible.key(own + row, key + column); });
         __syncthreads();
-        clear_non_finite<C.dim, C.block_k, kThreads>(v);
+        clean_rows<C.multiply, C.block_k, kThreads>(v);
         __syncthreads();
       }
-      if (works) accumulate<C.multiply>(out, x, v, rescale, lines_of(p.v_dim));  // issue_pv
+      if (works) accumulate<C.multiply>(out, x, v, lines_of(p.v_dim));  // issue_pv
     }
     finalize();
   }
@@ -236,9 +260,10 @@ struct Forward {
               sum == 0 ? -kInfinity : rows.maximum[m][h] + logf(sum);
         }
       }
-      store_rows<C.dim>(out, m, factor, static_cast<int>(p.v_dim), aligned, [&](int h) { return to[h]; });
+      store_rows<C.multiply>(out, m, factor, static_cast<int>(p.v_dim), aligned,
+                             [&](int h) { return to[h]; });
     }
-    if (C.multiply == Multiply::tf32 && !p.dropout) {
+    if (C.multiply == Multiply::halves && !p.dropout) {
       __syncwarp();  // what the lanes of a row have stored may be overwritten by another of them
       if (ones != 0) copy_only_values(ones);
     }
@@ -253,7 +278,7 @@ struct Forward {
     return walk.done() ? key : -1;
   }
 
-  // A row that sees one key gives its value bit for bit, which the sum of two TF32 numbers cannot.
+  // A row that sees one key gives its value bit for bit, which the sum of two fp16 numbers cannot.
   __device__ __forceinline__ void copy_only_values(unsigned ones) const {
     const QueryTile tile = query_tile<C>(arguments);
 #pragma unroll 1
@@ -273,12 +298,27 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_per_multiprocessor)
     forward_kernel(const __grid_constant__ ForwardArguments a) {
   constexpr ForwardConfig C = Config::value;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if constexpr (C.shared_memory() > kSharedMemoryBefore90) return;
+#endif
   extern __shared__ __align__(128) unsigned char shared[];
   const std::uint32_t base = ptx::shared_address(shared);
-  constexpr std::uint32_t kRow = C.dim * 4;
-  Forward<C> forward{
-      a, a.problem, 0, {base}, {base + C.block_q() * kRow}, {base + (C.block_q() + C.block_k) * kRow}};
-  forward.run();
+  using Tile = SharedTile32<C.dim>;
+  constexpr std::uint32_t kFactors = C.rows() * Tile::kRowBytes;
+  auto tile = [base](int row) {  // from a row of Q, K and V
+    return Tile{base + row * Tile::kRowBytes, base + kFactors + row * 4};
+  };
+  auto run = [&](KeySource& source) {
+    Forward<C> forward{a, a.problem, 0, tile(0), tile(C.block_q()), tile(C.block_q() + C.block_k), source};
+    forward.run();
+  };
+  if constexpr (Forward<C>::kSharedSource) {
+    __shared__ alignas(KeySource) unsigned char source[sizeof(KeySource)];
+    run(reinterpret_cast<KeySource&>(source));
+  } else {
+    KeySource source;
+    run(source);
+  }
 }
 
 }  // namespace tessera::cuda::fp32

@@ -15,6 +15,12 @@ const void* with_dim(int dim, F&& f) {
 }
 
 template <typename F>
+const void* with_instance(Instance instance, F&& f) {
+  if (instance == Instance::large) return f(Use<Instance::large>{});
+  return instance == Instance::plain ? f(Use<Instance::plain>{}) : f(Use<Instance::featured>{});
+}
+
+template <typename F>
 const void* with_flag(bool flag, F&& f) {
   return flag ? f(Use<true>{}) : f(Use<false>{});
 }

@@ -3,13 +3,13 @@
 
 namespace tessera::cuda::fp32 {
 
-const void* fma_forward(int dim, bool featured) {
+const void* fma_forward(int dim, Instance instance) {
   return with_dim(
       dim, [&]<auto Dim>(Use<Dim>) {
-        return with_flag(
-            featured, []<auto Featured>(Use<Featured>) {
+        return with_instance(
+            instance, []<auto I>(Use<I>) {
               return reinterpret_cast<const void*>(
-                  forward_kernel<Use<forward_config(Multiply::fma, Dim, Featured)>>);
+                  forward_kernel<Use<forward_config(Multiply::fma, Dim, I)>>);
             });
       });
 }

@@ -3,14 +3,14 @@
 
 namespace tessera::cuda::fp32 {
 
-const void* tf32_backward(Gradient gradient, int dim, bool featured) {
+const void* halves_backward(Gradient gradient, int dim, bool featured) {
   return with_dim(
       dim, [&]<auto Dim>(Use<Dim>) {
         return with_flag(
             featured, [&]<auto Featured>(Use<Featured>) {
               auto pass = []<auto G>(Use<G>) {
                 return reinterpret_cast<const void*>(
-                    backward_kernel<Use<backward_config(Multiply::tf32, G, Dim, Featured)>>);
+                    backward_kernel<Use<backward_config(Multiply::halves, G, Dim, Featured)>>);
               };
               if (gradient == Gradient::queries) return pass(Use<Gradient::queries>{});
               if constexpr (together(Dim, Featured)) {

@@ -3,11 +3,11 @@
 
 namespace tessera::cuda::fp32 {
 
-const void* tf32_bias_gradient(int dim) {
+const void* halves_bias_gradient(int dim) {
   return with_dim(
       dim, []<auto Dim>(Use<Dim>) {
         return reinterpret_cast<const void*>(
-            bias_gradient_kernel<Use<bias_gradient_config(Multiply::tf32, Dim)>>);
+            bias_gradient_kernel<Use<bias_gradient_config(Multiply::halves, Dim)>>);
       });
 }
 

@@ -18,7 +18,8 @@ struct SharedTile32 {
   static constexpr int kRowBytes = Columns * 4;
   static constexpr int kChunks = Columns / 4;  // of 16 bytes
 
-  std::uint32_t base;  // shared address, a multiple of 128
+  std::uint32_t base;         // shared address, a multiple of 128
+  std::uint32_t factors = 0;  // of a split tile (flash2_fp32/halves.cuh): where the factors of its rows stand
 
   // Where chunk `chunk` of row `row` stands.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
@@ -64,19 +65,32 @@ struct RowSource32 {
   bool aligned = false;         // rows begin on 16-byte boundaries
 };
 
-// The chunks of a tile that one thread copies: `kPasses` of them, (row, chunk) of the first, and how far the next is. The
-// threads of a pass fill whole rows, or whole parts of a row.
+// PTX ISA: st.shared.v2.
+__device__ __forceinline__ void store_pair(std::uint32_t to, uint2 x) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
+}
+
+// PTX ISA: ld.shared.v2.
+__device__ __forceinline__ float2 load_float2(std::uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
+
+// The chunks of a tile that one thread copies: `kPasses` of them, (row, chunk) of the first, and how far the next is. A row
+// belongs to the lanes of one warp, the whole of it or, when it has more chunks than lanes, in parts.
 template <int Columns, int Rows, int Threads>
 struct OwnChunks {
   static constexpr int kChunks = SharedTile32<Columns>::kChunks;
-  static constexpr int kRowsPerPass = Threads > kChunks ? Threads / kChunks : 1;
-  static constexpr int kPartsOfRow = Threads < kChunks ? kChunks / Threads : 1;
+  static constexpr int kLanes = kChunks < 32 ? kChunks : 32;
+  static constexpr int kRowsPerPass = Threads / kLanes;
+  static constexpr int kPartsOfRow = kChunks / kLanes;
   static constexpr int kPasses = Rows * kChunks / Threads;
   static_assert((kRowsPerPass & (kRowsPerPass - 1)) == 0 && Threads % 8 == 0);
   static_assert(Rows % kRowsPerPass == 0 && kPasses * Threads == Rows * kChunks);
 
-  static __device__ __forceinline__ int row() { return static_cast<int>(threadIdx.x) / kChunks; }
-  static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % kChunks; }
+  static __device__ __forceinline__ int row() { return static_cast<int>(threadIdx.x) / kLanes; }
+  static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % kLanes; }
 };
 
 // Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads; rows outside [0, limit) and missing
@@ -95,14 +109,14 @@ __device__ __forceinline__ void load_rows(SharedTile32<Columns> to, const RowSou
   for (int pass = 0; pass < Own::kPasses; ++pass) {
     const int part = pass % Own::kPartsOfRow;
     const int tile_row = Own::row() + pass / Own::kPartsOfRow * Own::kRowsPerPass;
-    const int chunk = Own::chunk() + part * Threads;
+    const int chunk = Own::chunk() + part * Own::kLanes;
     const bool inside = static_cast<unsigned>(row + tile_row) < static_cast<unsigned>(limit);
     const int left = inside ? from.columns - chunk * 4 : 0;  // numbers to read, if positive
-    const float* at = source + part * Threads * 4;
+    const float* at = source + part * Own::kLanes * 4;
     // The rows of a pass are a power of two, so the swizzle of a later row differs by an exclusive-or.
     const int below = pass / Own::kPartsOfRow * Own::kRowsPerPass;
     const std::uint32_t target = (first ^ static_cast<std::uint32_t>((below & 7) << 4)) +
-                                 below * SharedTile32<Columns>::kRowBytes + part * Threads * 16;
+                                 below * SharedTile32<Columns>::kRowBytes + part * Own::kLanes * 16;
     if constexpr (Async) {
       if (!Unaligned || from.aligned) {
         ptx::copy_async_part(target, at, left >= 4 ? 16 : left > 0 ? left * 4 : 0);
@@ -137,7 +151,7 @@ __device__ __forceinline__ void for_own_chunks(SharedTile32<Columns> tile, Visit
 #pragma unroll 1
   for (int pass = 0; pass < Own::kPasses; ++pass) {
     const int row = Own::row() + pass / Own::kPartsOfRow * Own::kRowsPerPass;
-    const int chunk = Own::chunk() + pass % Own::kPartsOfRow * Threads;
+    const int chunk = Own::chunk() + pass % Own::kPartsOfRow * Own::kLanes;
     visit(tile.base + SharedTile32<Columns>::offset(row, chunk));
   }
 }
