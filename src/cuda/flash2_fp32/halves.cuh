@@ -103,7 +103,8 @@ __device__ __forceinline__ void split_rows(SharedTile32<Columns> tile) {
         largest[i] = largest_of_row(largest[i]);
       }
     }
-    // All lanes have read: the maximum needed them. Now each stores into the chunks of two.
+    // All lanes have read, and what they copied has arrived. Now each stores into the chunks of two.
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const RowPower power = RowPower::of(largest[i]);
