@@ -325,7 +325,7 @@ Experiment minimal() {
       .question = "How far does a kernel of one page get beside the real ones?",
       .origin = "S2, the minimal kernel (N = 512 on a T4: 0.17 ms against 0.78 ms)",
       .parts = {{.common = common + "standard,flash2", .sweeps = lengths, .only_on = DeviceType::cpu},
-                {.common = common + "standard",
+                {.common = common + "minimal",
                  .sweeps = lengths,
                  .label = "minimal",
                  .baseline = "minimal",

@@ -38,7 +38,7 @@ struct Theory {
 };
 
 struct Row {
-  Point point;
+  Point point{};
   Algorithm algorithm = Algorithm::automatic;  // as asked for
   Direction direction = Direction::forward;
   Device device{};

@@ -39,8 +39,8 @@ class Setting {
 Schedule schedule_for(Scale scale, int repetitions) {
   Schedule schedule{.warmup = 1, .repetitions = repetitions};
   switch (scale) {
-    case Scale::quick: schedule.min_time = 0.03, schedule.fewest = 3; break;
-    case Scale::normal: schedule.min_time = 0.06, schedule.fewest = 4; break;
+    case Scale::quick: schedule.min_time = 0.05; break;
+    case Scale::normal: schedule.min_time = 0.1; break;
     case Scale::full: break;
   }
   return schedule;
@@ -61,13 +61,15 @@ std::string ignores_block_k(const Trial& trial, const Workload& workload, Row& r
   } catch (const Error&) {
     return {};  // the contest will say why
   }
-  if (row.plan->block_k == std::min(trial.block_k, keys(contest.point))) return {};
+  const std::int64_t taken = row.plan->block_k;
+  if (taken == trial.block_k || taken == std::min(trial.block_k, keys(contest.point))) return {};
   return fmt::format("the tiles of {} are fixed: {} queries x {} keys", row.plan->kernel, row.plan->block_q,
                      row.plan->block_k);
 }
 
-void add_theory(Row& row, const Workload& workload) {
-  if (!row.plan || row.plan->algorithm == Algorithm::standard) return;
+// For rows of the library's tiled kernels.
+void add_theory(Row& row, const Workload& workload, const Trial& trial) {
+  if (!row.plan || row.plan->algorithm == Algorithm::standard || !trial.contest.baseline.empty()) return;
   const std::int64_t block_k = row.requested_block_k > 0 ? row.requested_block_k : row.plan->block_k;
   row.theory = theory_of(workload, row.direction, row.plan->block_q, block_k);
 }
@@ -80,7 +82,7 @@ std::optional<std::vector<Row>> refused(const Trial& trial, const Workload& work
     row.reason = ignores_block_k(trial, workload, row);
     if (row.reason.empty()) return {};
     row.status = Status::unsupported;
-    add_theory(row, workload);
+    add_theory(row, workload, trial);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -144,7 +146,8 @@ std::optional<std::vector<Row>> run_trial(const Trial& trial,
     row.label = known.label;
     row.requested_block_k = known.requested_block_k;
     row.memory_budget = known.memory_budget;
-    add_theory(row, workload);
+    if (!row.label.empty()) row.speedup.reset();  // over itself; the row of `standard` knows better
+    add_theory(row, workload, trial);
   }
   return rows;
 }

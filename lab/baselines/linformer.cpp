@@ -11,6 +11,7 @@
 
 #include "cpu/blas.h"
 #include "lab/baselines/baseline.h"
+#include "lab/theory.h"
 #include "tessera/attention.h"
 #include "tessera/error.h"
 
@@ -61,6 +62,9 @@ class Linformer final : public Baseline {
     Plan plan = tessera::plan(workload.attention(Algorithm::automatic), projected, Device::cpu(), direction,
                               execution);
     plan.kernel = "lab.linformer+" + plan.kernel;
+    const core::Cost standard = cost_of(workload, direction, Algorithm::standard, 0, 0, 0);
+    plan.standard_traffic_bytes = standard.traffic_bytes;
+    plan.standard_workspace_bytes = standard.extra_bytes;
     const Sizes sizes(s);
     // K and V through their projections; backward dK and dV back through them.
     plan.flops += 2 * 2 * static_cast<double>(sizes.projection) * static_cast<double>(s.batch * sizes.width);
