@@ -43,13 +43,16 @@ int run_list(const LabOptions& options) {
   return 0;
 }
 
-// The GPU if there is one, else the CPU.
+// The one that is asked for, which must be there; else the GPU if there is one, else the CPU.
 Device device_of(const LabOptions& options) {
-  if (!options.device.empty()) return parse_device("--device", options.device);
-  for (const DeviceInfo& info : devices()) {
-    if (info.device.type == DeviceType::cuda) return info.device;
-  }
-  return Device::cpu();
+  const std::vector<DeviceInfo> here = devices();
+  std::vector<std::string> names;
+  for (const DeviceInfo& info : here) names.push_back(to_string(info.device));
+  if (options.device.empty()) return (here.size() > 1 ? here[1] : here.front()).device;
+  const Device asked = parse_device("--device", options.device);
+  if (std::find(names.begin(), names.end(), to_string(asked)) != names.end()) return asked;
+  throw UsageError(fmt::format("--device '{}': not usable here; this machine and build have {}",
+                               options.device, fmt::join(names, ", ")));
 }
 
 Scale scale_of(const LabOptions& options, Device device) {
@@ -77,6 +80,13 @@ std::string resume_command(const LabOptions& options, const std::string& directo
   if (!options.device.empty()) text += " --device " + options.device;
   if (!options.memory_budget.empty()) text += fmt::format(" --memory-budget '{}'", options.memory_budget);
   return fmt::format("{} --out '{}' --resume", text, directory);
+}
+
+// Short enough for one line of a terminal, the time left included.
+std::string progress_what(const Trial& trial) {
+  const Point& point = trial.contest.point;
+  return fmt::format("{} {}, batch {}, seq {}", trial.experiment, name(trial.contest.direction), point.batch,
+                     point.seq);
 }
 
 std::string what_runs(const Trial& trial) {
@@ -112,7 +122,7 @@ int run_lab(const LabOptions& options) {
   Progress progress;
   Listener listener;
   listener.proceed = [&](const Trial& trial, double share) {
-    progress.show(what_runs(trial), share);
+    progress.show(progress_what(trial), share);
     return interrupted() == 0;
   };
   listener.finished = [&](const Trial& trial, const std::vector<Row>& rows) {
@@ -156,8 +166,7 @@ void add_lab(CLI::App& application, Action& action) {
       ->option_text("DEVICE");
   command
       ->add_option("--memory-budget", options->memory_budget,
-                   "What needs more becomes an out-of-memory row: 15GiB is a T4, 24GiB an L4 [what is free; "
-                   "out_of_memory has one of its own]")
+                   "What needs more is an out-of-memory row; 15GiB is a T4 [what is free]")
       ->option_text("SIZE");
   command->add_option("--out", options->out, "Directory for the results [lab-results/DATE]")
       ->option_text("DIR")

@@ -194,13 +194,12 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.status == Status::ok; });
   };
   try {
-    std::unique_ptr<MeasuringAllocator> allocator;  // outlives the baseline, which keeps memory of it
-    std::unique_ptr<Baseline> baseline;
-    if (!contest.baseline.empty()) baseline = make_baseline(contest.baseline);
+    std::unique_ptr<Baseline> planned;
+    if (!contest.baseline.empty()) planned = make_baseline(contest.baseline);
     Workload workload(contest.point);
     Tensors tensors(workload.shapes(), contest.direction, contest.device);
     Execution execution{.threads = static_cast<int>(contest.point.threads)};
-    plan_rows(rows, baseline.get(), workload, tensors, execution, options.memory_budget);
+    plan_rows(rows, planned.get(), workload, tensors, execution, options.memory_budget);
     if (!any_left()) return rows;
 
     workload.place(contest.device);
@@ -208,7 +207,9 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     std::optional<GpuTimer> gpu;
     if (contest.device.type == DeviceType::cuda)
       execution.stream = gpu.emplace(contest.device.index).stream();
-    allocator = make_allocator(contest.device, options.memory_budget - tensors.bytes());
+    const auto allocator = make_allocator(contest.device, options.memory_budget - tensors.bytes());
+    const std::unique_ptr<Baseline> baseline =
+        std::move(planned);  // goes before the allocator whose memory it keeps
     execution.allocator = allocator.get();
     const bool backward_pass = contest.direction == Direction::backward;
     if (backward_pass) {  // gradients need the output and the LSE

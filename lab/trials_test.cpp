@@ -215,6 +215,7 @@ int signalled(int signal, const std::string& path, int milliseconds, const Work&
 }
 
 TEST(Trials, SurviveBeingKilled) {
+  if (std::getenv("QEMU_CPU") != nullptr) GTEST_SKIP() << "qemu-user cannot start threads in a forked child";
   const std::vector<Trial> trials = tiny_trials({"long"});
   std::mt19937 random(std::random_device{}());
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -369,6 +370,7 @@ TEST(Lab, WrongArgumentsAreNamed) {
 }
 
 TEST(Lab, InterruptedRunsSayHowToGoOn) {
+  if (std::getenv("QEMU_CPU") != nullptr) GTEST_SKIP() << "qemu-user cannot start threads in a forked child";
   const std::string directory = fresh_directory("interrupt"), messages = directory + ".txt";
   const int status = signalled(SIGINT, directory + "/results.jsonl", 10, [&] {
     if (std::freopen(messages.c_str(), "w", stderr) == nullptr) return 99;
