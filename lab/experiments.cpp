@@ -38,8 +38,8 @@ Experiment sequence() {
           "How do time, speed and memory grow with the sequence, and from where on does flash attention win?",
       .origin = "S0 figures 1, 2, 4 and 8; S1; S3 table",
       .parts = {{.common = "--dim 64 --direction forward,backward",
-                 .sweeps = {.quick = {"--heads 8 --seq 128..1024"},
-                            .normal = {"--heads 8 --seq 128..2048"},
+                 .sweeps = {.quick = {"--heads 8 --seq 128..2k"},
+                            .normal = {"--heads 8 --seq 128..4k"},
                             .full = {"--batch 4 --heads 16 --seq 256..16k"}}}},
       .figures = time_speed_memory("q_length", true, {"direction"})};
   e.figures.push_back({.kind = kLines,

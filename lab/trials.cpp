@@ -39,8 +39,8 @@ class Setting {
 Schedule schedule_for(Scale scale, int repetitions) {
   Schedule schedule{.warmup = 1, .repetitions = repetitions};
   switch (scale) {
-    case Scale::quick: schedule.min_time = 0.05; break;
-    case Scale::normal: schedule.min_time = 0.1; break;
+    case Scale::quick: schedule.min_time = 0.1; break;
+    case Scale::normal: schedule.min_time = 0.2; break;
     case Scale::full: break;
   }
   return schedule;
