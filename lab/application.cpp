@@ -97,12 +97,14 @@ void declare(CLI::App& application, Action& action) {
       "  tessera verify                                is every kernel right, here and now?\n"
       "  tessera explain --seq 4096 --causal           what would run, and what it costs\n"
       "  tessera bench --seq 512..4096 --causal        how fast it is\n"
+      "  tessera lab --quick                           every experiment, small: rows for the figures\n"
       "  tessera peak                                  how fast this machine could be\n\n"
       "tessera COMMAND --help lists a command's options.\n"
       "Exit codes: 0 done, 1 something failed, 2 wrong arguments, 130 interrupted.");
   add_info(application, action);
   add_explain(application, action);
   add_bench(application, action);
+  add_lab(application, action);
   add_peak(application, action);
   add_verify(application, action);
 }

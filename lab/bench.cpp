@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lab/commands.h"
+#include "lab/contests.h"
 #include "lab/machine.h"
 #include "lab/options.h"
 #include "lab/progress.h"
@@ -50,35 +50,6 @@ RunnerOptions runner_options(const BenchOptions& options, Device device) {
   return result;
 }
 
-// Every algorithm that some kernel for the device and one of the directions implements.
-std::vector<Algorithm> algorithms_here(const Sweep& sweep) {
-  std::vector<Algorithm> all;
-  for (const KernelInfo& kernel : kernels()) {
-    const bool wanted = std::find(sweep.directions.begin(), sweep.directions.end(), kernel.direction) !=
-                        sweep.directions.end();
-    if (wanted && kernel.device == sweep.device.type) all.push_back(kernel.algorithm);
-  }
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  if (all.empty()) all.push_back(Algorithm::automatic);  // whose row then says what is missing
-  return all;
-}
-
-// Seconds a contest may take: only for the share in the progress line, so a guess of the speed will do.
-double expected_seconds(const Contest& contest, const Schedule& schedule) {
-  constexpr double kFlopsPerSecond = 5e9;
-  const Point& p = contest.point;
-  const auto columns = static_cast<double>(keys(p));
-  const double flops = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
-                       static_cast<double>(p.seq) * columns * static_cast<double>(p.dim) *
-                       (contest.direction == Direction::forward ? 1 : 2.5);
-  const double call = flops / kFlopsPerSecond;
-  const int warmup = std::max(1, schedule.warmup);
-  const double measured = schedule.repetitions > 0 ? call * schedule.repetitions
-                                                   : std::max(call * schedule.fewest, schedule.min_time);
-  return (call * warmup + measured) * static_cast<double>(contest.algorithms.size());
-}
-
 // Where finished rows go: the files first, so that they are complete whatever happens to the terminal.
 class Output {
  public:
@@ -109,16 +80,6 @@ class Output {
   RowTable table_;
   bool shows_table_;
 };
-
-std::vector<Contest> contests(const Sweep& sweep, const std::vector<Algorithm>& algorithms) {
-  std::vector<Contest> all;
-  for (const Point& point : sweep.points) {
-    for (const Direction direction : sweep.directions) {
-      all.push_back({point, direction, sweep.device, algorithms});
-    }
-  }
-  return all;
-}
 
 // Counts what became of the rows, for the exit code.
 struct Tally {

@@ -16,6 +16,7 @@ using Action = std::function<int()>;
 void add_info(CLI::App& application, Action& action);
 void add_explain(CLI::App& application, Action& action);
 void add_bench(CLI::App& application, Action& action);
+void add_lab(CLI::App& application, Action& action);
 void add_peak(CLI::App& application, Action& action);
 void add_verify(CLI::App& application, Action& action);
 

@@ -30,6 +30,15 @@ std::string csv_cell(const nlohmann::ordered_json& value) {
   return quoted + '"';
 }
 
+// Visible pairs as a share of all.
+nlohmann::ordered_json kept_share(const Row& row) {
+  const Point& p = row.point;
+  const double all = static_cast<double>(p.batch) * static_cast<double>(p.heads) *
+                     static_cast<double>(p.seq) * static_cast<double>(keys(p));
+  if (!row.plan || all <= 0) return nullptr;
+  return row.plan->visible_pairs / all;
+}
+
 }  // namespace
 
 const char* name(Status status) {
@@ -58,7 +67,7 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"machine", kMachine},
           {"gpu", on_gpu ? Json(gpu_name(row.device.index)) : Json(nullptr)},
           {"device", to_string(row.device)},
-          {"algorithm", tessera::name(row.algorithm)},
+          {"algorithm", row.label.empty() ? tessera::name(row.algorithm) : row.label},
           {"kernel", planned(&Plan::kernel)},
           {"direction", tessera::name(row.direction)},
           {"dtype", tessera::name(point.dtype)},
@@ -101,26 +110,36 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"sampled_rows", sampled(&SampledError::rows)},
           {"max_error", sampled(&SampledError::largest)},
           {"rms_error", sampled(&SampledError::root_mean_square)},
-          {"rms_reference", sampled(&SampledError::reference_magnitude)}};
+          {"rms_reference", sampled(&SampledError::reference_magnitude)},
+          {"embedding", point.heads * point.dim},
+          {"kept_share", kept_share(row)},
+          {"requested_block_k", row.requested_block_k > 0 ? Json(row.requested_block_k) : Json(nullptr)},
+          {"memory_budget_bytes", row.memory_budget ? Json(*row.memory_budget) : Json(nullptr)},
+          {"tile_traffic_bytes", row.theory ? Json(row.theory->tile_bytes) : Json(nullptr)},
+          {"bound_traffic_bytes", row.theory ? Json(row.theory->bound_bytes) : Json(nullptr)},
+          {"measured_traffic_bytes", nullptr},
+          {"measured_traffic_note", on_gpu ? "not measured: this build reads no counters of the GPU"
+                                           : "not measured: no counters of the CPU are read"}};
 }
 
-std::string csv_header() {
+std::string csv_header(const nlohmann::ordered_json& fields) {
   std::string line;
-  const nlohmann::ordered_json fields = to_json(Row{});
   for (const auto& [key, value] : fields.items()) line += (line.empty() ? "" : ",") + key;
   return line;
 }
 
-std::string to_csv(const Row& row) {
+std::string to_csv(const nlohmann::ordered_json& fields) {
   std::string line;
   bool first = true;
-  const nlohmann::ordered_json fields = to_json(row);
   for (const auto& value : fields) {
     line += (first ? "" : ",") + csv_cell(value);
     first = false;
   }
   return line;
 }
+
+std::string csv_header() { return csv_header(to_json(Row{})); }
+std::string to_csv(const Row& row) { return to_csv(to_json(row)); }
 
 void RowFile::Close::operator()(std::FILE* file) const {
   if (file != stdout) std::fclose(file);

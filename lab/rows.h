@@ -28,8 +28,17 @@ struct SampledError {
   double reference_magnitude = 0;  // root mean square of the exact values
 };
 
+// What the analysis of FlashAttention says about the tiles of a kernel.
+struct Theory {
+  // FlashAttention-1's order with tiles of this size and nothing but the tile in fast memory: what the paper's figure
+  // of block sizes counts.
+  double tile_bytes = 0;
+  // N^2 d^2 / M elements, M being the keys and values of one tile.
+  double bound_bytes = 0;
+};
+
 struct Row {
-  Point point;
+  Point point{};
   Algorithm algorithm = Algorithm::automatic;  // as asked for
   Direction direction = Direction::forward;
   Device device{};
@@ -45,6 +54,12 @@ struct Row {
   std::optional<SampledError> error{};
   std::optional<double> speedup{};  // over standard at the same point
 
+  // What the experiments of `tessera lab` add.
+  std::string label{};                         // what it is called instead of its algorithm; empty: just that
+  std::int64_t requested_block_k = 0;          // keys per step that were asked for; 0: the kernel's choice
+  std::optional<std::size_t> memory_budget{};  // when one was given
+  std::optional<Theory> theory{};
+
   [[nodiscard]] double tflops() const {
     return plan && seconds.median > 0 ? plan->flops / seconds.median / 1e12 : 0;
   }
@@ -53,7 +68,9 @@ struct Row {
 // Every field under the same name and in the same order for every row; what is not known is null.
 nlohmann::ordered_json to_json(const Row& row);
 
-// The names of the fields, and a row, as lines of a CSV file (RFC 4180; without the line end).
+// The names of the fields, and their values, as lines of a CSV file (RFC 4180; without the line end).
+std::string csv_header(const nlohmann::ordered_json& fields);
+std::string to_csv(const nlohmann::ordered_json& fields);
 std::string csv_header();
 std::string to_csv(const Row& row);
 

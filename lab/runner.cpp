@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cuda/host/memory.h"
+#include "lab/baselines/baseline.h"
 #include "lab/counting_allocator.h"
 #include "lab/gpu.h"
 #include "lab/units.h"
@@ -68,13 +69,14 @@ std::vector<Row> empty_rows(const Contest& contest, const RunnerOptions& options
 }
 
 // What each algorithm would do; those that cannot, or need more memory than there is, are out.
-void plan_rows(std::vector<Row>& rows, const Workload& workload, const Tensors& tensors,
-               const Execution& execution, std::size_t budget) {
+void plan_rows(std::vector<Row>& rows, const Baseline* baseline, const Workload& workload,
+               const Tensors& tensors, const Execution& execution, std::size_t budget) {
   for (Row& row : rows) {
     try {
       const Attention attention = workload.attention(row.algorithm);
-      row.plan = row.direction == Direction::forward ? plan(attention, tensors.forward(), execution)
-                                                     : plan(attention, tensors.backward(), execution);
+      if (baseline != nullptr) row.plan = baseline->plan(workload, tensors, row.direction, execution);
+      else if (row.direction == Direction::forward) row.plan = plan(attention, tensors.forward(), execution);
+      else row.plan = plan(attention, tensors.backward(), execution);
       row.tensor_bytes = tensors.bytes();
       const auto needed =
           static_cast<double>(row.tensor_bytes) + static_cast<double>(row.plan->workspace_bytes);
@@ -192,10 +194,12 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.status == Status::ok; });
   };
   try {
+    std::unique_ptr<Baseline> planned;
+    if (!contest.baseline.empty()) planned = make_baseline(contest.baseline);
     Workload workload(contest.point);
     Tensors tensors(workload.shapes(), contest.direction, contest.device);
     Execution execution{.threads = static_cast<int>(contest.point.threads)};
-    plan_rows(rows, workload, tensors, execution, options.memory_budget);
+    plan_rows(rows, planned.get(), workload, tensors, execution, options.memory_budget);
     if (!any_left()) return rows;
 
     workload.place(contest.device);
@@ -204,23 +208,32 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     if (contest.device.type == DeviceType::cuda)
       execution.stream = gpu.emplace(contest.device.index).stream();
     const auto allocator = make_allocator(contest.device, options.memory_budget - tensors.bytes());
+    const std::unique_ptr<Baseline> baseline =
+        std::move(planned);  // goes before the allocator whose memory it keeps
     execution.allocator = allocator.get();
     const bool backward_pass = contest.direction == Direction::backward;
     if (backward_pass) {  // gradients need the output and the LSE
       if (!proceed(0)) return {};
-      forward(workload.attention(Algorithm::automatic), tensors.forward(), execution);
+      if (baseline) baseline->run(workload, tensors, Direction::forward, execution);
+      else forward(workload.attention(Algorithm::automatic), tensors.forward(), execution);
     }
 
     std::vector<Contender> contenders;
     contenders.reserve(rows.size());
     for (const Row& row : rows) {
+      if (baseline) {
+        contenders.push_back({[&] { baseline->run(workload, tensors, contest.direction, execution); }});
+        continue;
+      }
       contenders.push_back(
           {[&tensors, &execution, backward_pass, attention = workload.attention(row.algorithm)] {
             if (backward_pass) backward(attention, tensors.backward(), execution);
             else forward(attention, tensors.forward(), execution);
           }});
     }
-    if (!rehearse(rows, contenders, workload, tensors, options, *allocator, proceed)) return {};
+    RunnerOptions rehearsal = options;
+    if (baseline && !baseline->exact()) rehearsal.check_rows = 0;
+    if (!rehearse(rows, contenders, workload, tensors, rehearsal, *allocator, proceed)) return {};
     std::vector<std::vector<double>> clocks(rows.size());
     if (gpu) {
       for (std::size_t i = 0; i < rows.size(); ++i) {

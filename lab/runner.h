@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lab/measure.h"
@@ -28,6 +29,7 @@ struct Contest {
   Direction direction = Direction::forward;
   Device device{};
   std::vector<Algorithm> algorithms;
+  std::string baseline{};  // of lab/baselines, which then takes the place of every algorithm; empty: none
 };
 
 // One row for each algorithm, in their order, or nothing when `proceed` said no: it is asked before every

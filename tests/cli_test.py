@@ -48,12 +48,12 @@ needs_standard = pytest.mark.skipif(
 
 def test_help_names_every_command():
     text = succeed("--help")
-    for command in ("info", "explain", "bench", "peak", "verify"):
+    for command in ("info", "explain", "bench", "lab", "peak", "verify"):
         assert re.search(rf"^  {command}\s", text, re.MULTILINE), command
     assert "Exit codes" in text
 
 
-@pytest.mark.parametrize("command", ["info", "explain", "bench", "peak", "verify"])
+@pytest.mark.parametrize("command", ["info", "explain", "bench", "lab", "peak", "verify"])
 def test_help_of_a_command_has_options_defaults_and_examples(command):
     text = succeed(command, "--help")
     assert f"Usage: tessera {command} [OPTIONS]" in text
@@ -75,8 +75,8 @@ def test_version():
 
 WRONG = [
     # arguments, what the one line must contain
-    ([], ["command", "info, explain, bench, peak, verify"]),
-    (["frobnicate"], ["'frobnicate'", "info, explain, bench, peak, verify"]),
+    ([], ["command", "info, explain, bench, lab, peak, verify"]),
+    (["frobnicate"], ["'frobnicate'", "info, explain, bench, lab, peak, verify"]),
     (["--frobnicate"], ["'--frobnicate'"]),
     (["info", "--jsn"], ["'--jsn'", "--json"]),
     (["info", "extra"], ["'extra'"]),
@@ -117,6 +117,13 @@ WRONG = [
     (["bench", "--batch", "1000000000", "--seq", "1000000000"], ["--batch", "--seq"]),
     (["explain", "--seq", "1,2"], ["one value"]),
     (["explain", "--algorithm", "standard,flash2"], ["--algorithm", "one"]),
+    (["lab", "sequense"], ["'sequense'", "did you mean sequence?", "out_of_memory"]),
+    (["lab", "--quick", "--full"], ["--quick", "--full"]),
+    (["lab", "--resume"], ["--resume", "--out"]),
+    (["lab", "--memory-budget", "lots"], ["--memory-budget", "'lots'", "16GiB"]),
+    (["lab", "--device", "tpu"], ["--device", "'tpu'", "cpu"]),
+    (["lab", "--device", "cuda:999"], ["--device", "'cuda:999'", "not usable here"]),
+    (["lab", "--out", "/proc/nowhere"], ["--out", "'/proc/nowhere'"]),
     (["peak", "--threads", "-1"], ["--threads", "'-1'", "0 to 4096"]),
     (["peak", "--repetitions", "0"], ["--repetitions", "'0'", "1 to 10000"]),
     (["peak", "--ceilings", "tensor_cores"], ["--ceilings", "'tensor_cores'", "fp32_fma", "memory_read"]),
