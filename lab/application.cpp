@@ -97,7 +97,8 @@ void declare(CLI::App& application, Action& action) {
       "  tessera verify                                is every kernel right, here and now?\n"
       "  tessera explain --seq 4096 --causal           what would run, and what it costs\n"
       "  tessera bench --seq 512..4096 --causal        how fast it is\n"
-      "  tessera peak                                  how fast this machine could be\n\n"
+      "  tessera peak                                  how fast this machine could be\n"
+      "  tessera report results/                       a page of what tessera lab measured\n\n"
       "tessera COMMAND --help lists a command's options.\n"
       "Exit codes: 0 done, 1 something failed, 2 wrong arguments, 130 interrupted.");
   add_info(application, action);
@@ -105,6 +106,7 @@ void declare(CLI::App& application, Action& action) {
   add_bench(application, action);
   add_peak(application, action);
   add_verify(application, action);
+  add_report(application, action);
 }
 
 }  // namespace

@@ -18,5 +18,6 @@ void add_explain(CLI::App& application, Action& action);
 void add_bench(CLI::App& application, Action& action);
 void add_peak(CLI::App& application, Action& action);
 void add_verify(CLI::App& application, Action& action);
+void add_report(CLI::App& application, Action& action);
 
 }  // namespace tessera::lab
