@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "lab/units.h"
 
@@ -13,37 +14,43 @@ namespace {
 
 // Differences below this share are not worth a sentence: they are within the spread of most measurements.
 constexpr double kSame = 0.03;
-// Sentences of one kind in one reading; more would not be read.
-constexpr std::size_t kMostSentences = 3;
+// Contexts of one figure that are put into words; the rest is in its chart and table.
+constexpr std::size_t kMostReadings = 6;
 
-using Group = std::vector<const Series*>;
+using Group = std::vector<const Series*>;  // comparable: of one panel, different in their colour only
+using Sentences = std::vector<std::string>;
+
+std::string capitalised(std::string text) {
+  // Names such as flash2 keep their spelling; only words of ours start sentences otherwise.
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
+std::string listed(const std::vector<std::string>& items) {
+  if (items.size() < 2) return items.empty() ? "" : items.front();
+  const std::vector<std::string> first(items.begin(), items.end() - 1);
+  return fmt::format("{} and {}", fmt::join(first, ", "), items.back());
+}
 
 std::string times(double ratio) { return significant(ratio, ratio < 10 ? 2 : 3) + "×"; }
 
-std::string where(const Figure& figure, std::size_t x) {
-  const std::string& symbol = figure.x.quantity.symbol;
-  if (!figure.x.numeric) return figure.x.labels[x];
-  return fmt::format("{} = {}", symbol, figure.x.labels[x]);
+std::string where(const Axis& axis, const std::string& label) {
+  return axis.numeric ? fmt::format("{} = {}", axis.quantity.symbol, label) : label;
 }
 
 std::string at(const Figure& figure, std::size_t x) {
-  return fmt::format("{} {}", figure.x.numeric ? "at" : "for", where(figure, x));
+  return fmt::format("{} {}", figure.x.numeric ? "at" : "for", where(figure.x, figure.x.labels[x]));
 }
 
-// Series that differ only in their colour: what can be compared fairly.
-std::map<std::string, Group> comparable(const Panel& panel) {
-  std::map<std::string, Group> groups;
-  for (const Series& series : panel.series) {
-    if (!series.theory) groups[series.rest].push_back(&series);
-  }
-  return groups;
+std::optional<double> value_at(const Series& series, std::size_t x) {
+  const Mark* mark = series.at(x);
+  return mark == nullptr ? std::nullopt : mark->y;
 }
 
 std::optional<std::size_t> last_common(const Series& a, const Series& b) {
   std::optional<std::size_t> last;
   for (const Mark& mark : a.marks) {
-    const Mark* other = b.at(mark.x);
-    if (mark.y && other != nullptr && other->y) last = mark.x;
+    if (mark.y && value_at(b, mark.x)) last = mark.x;
   }
   return last;
 }
@@ -53,46 +60,43 @@ const Series* baseline_of(const Group& group) {
   for (const Series* series : group) {
     if (series->primary == "standard") return series;
   }
-  return group.empty() ? nullptr : group.front();
+  return group.front();
 }
 
-// "flash2 is 3.1x as fast as standard", for values of `series` and of what it is compared with.
-std::string compare(const Figure& figure, const std::string& name, double value, const std::string& other,
-                    double base) {
-  const std::string both =
-      fmt::format("{} against {}", quantity_text(figure.y, value), quantity_text(figure.y, base));
-  if (value <= 0 || base <= 0) return fmt::format("{}: {} for {} and {}", figure.y.label, both, name, other);
+bool more_is_better(const Figure& figure) { return figure.y.measure == Measure::rate; }
+
+// What one value is to another: "3.1x as fast" and the word before the other's name, "as".
+struct Relation {
+  std::string text;
+  const char* preposition;
+};
+
+Relation relation(const Figure& figure, double value, double base) {
   const double ratio = value / base;
   const bool same = std::fabs(ratio - 1) < kSame;
+  const std::string& what = figure.y.symbol;
   switch (figure.y.measure) {
     case Measure::time:
-      if (same) return fmt::format("{} is as fast as {} ({})", name, other, both);
-      return ratio < 1 ? fmt::format("{} is {} as fast as {} ({})", name, times(1 / ratio), other, both)
-                       : fmt::format("{} takes {} the time of {} ({})", name, times(ratio), other, both);
-    case Measure::rate:
-      if (same) return fmt::format("{} reaches the {} of {} ({})", name, figure.y.symbol, other, both);
-      return fmt::format("{} reaches {} the {} of {} ({})", name, times(ratio), figure.y.symbol, other, both);
-    case Measure::memory:
-      if (same) return fmt::format("{} needs as much {} as {} ({})", name, figure.y.symbol, other, both);
-      return ratio < 1 ? fmt::format("{} needs {} less {} than {} ({})", name, times(1 / ratio),
-                                     figure.y.symbol, other, both)
-                       : fmt::format("{} needs {} the {} of {} ({})", name, times(ratio), figure.y.symbol,
-                                     other, both);
+      if (same) return {"as fast", "as"};
+      return {ratio < 1 ? times(1 / ratio) + " as fast" : times(ratio) + " as slow", "as"};
     case Measure::error:
-      return fmt::format("the error of {} is {} that of {} ({})", name, times(ratio), other, both);
+      if (same) return {"as accurate", "as"};
+      return {fmt::format("at {} the error", times(ratio)), "of"};
+    case Measure::memory:
+      if (ratio < 1 && !same) {
+        return {fmt::format("at 1/{} of the {}", significant(1 / ratio, ratio > 0.1 ? 2 : 3), what), "of"};
+      }
+      break;
+    case Measure::rate:
     case Measure::other: break;
   }
-  return fmt::format("{} of {} is {} that of {} ({})", figure.y.label, name, times(ratio), other, both);
+  return {same ? fmt::format("at the same {}", what) : fmt::format("at {} the {}", times(ratio), what),
+          same ? "as" : "of"};
 }
 
-// Better first: less time, memory or error, a higher rate.
-bool better(const Figure& figure, double a, double b) {
-  return figure.y.measure == Measure::rate ? a > b : a < b;
-}
-
-void compare_with_baseline(const Figure& figure, const Group& group, std::vector<std::string>& sentences) {
+// "flash2 is 3.1x as fast as standard at N = 2048 (92.8 ms against 151 ms)."
+void compare_with_baseline(const Figure& figure, const Group& group, Sentences& sentences) {
   const Series* base = baseline_of(group);
-  if (base == nullptr || group.size() < 2) return;
   struct Found {
     const Series* series;
     std::size_t x;
@@ -100,154 +104,191 @@ void compare_with_baseline(const Figure& figure, const Group& group, std::vector
   };
   std::vector<Found> found;
   for (const Series* series : group) {
-    if (series == base) continue;
-    if (const auto x = last_common(*series, *base))
-      found.push_back({series, *x, *series->at(*x)->y, *base->at(*x)->y});
+    const auto x = last_common(*series, *base);
+    if (series == base || !x) continue;
+    found.push_back({series, *x, *value_at(*series, *x), *value_at(*base, *x)});
   }
   std::sort(found.begin(), found.end(), [&](const Found& a, const Found& b) {
-    return better(figure, a.value / std::max(a.base, 1e-300), b.value / std::max(b.base, 1e-300));
+    return more_is_better(figure) ? a.value > b.value : a.value < b.value;
   });
-  if (found.size() > kMostSentences) found.resize(kMostSentences);
   for (const Found& one : found) {
-    sentences.push_back(compare(figure, one.series->name, one.value, base->name, one.base) + " " +
-                        at(figure, one.x));
-  }
-}
-
-// Where the order of two series changes along the axis.
-void find_crossing(const Figure& figure, const Group& group, std::vector<std::string>& sentences) {
-  const Series* base = baseline_of(group);
-  if (base == nullptr || !figure.x.numeric || figure.y.measure == Measure::error) return;
-  for (const Series* series : group) {
-    if (series == base) continue;
-    std::optional<std::size_t> before;
-    for (const Mark& mark : series->marks) {
-      const Mark* other = base->at(mark.x);
-      if (!mark.y || other == nullptr || !other->y) continue;
-      if (before) {
-        const bool was = better(figure, *series->at(*before)->y, *base->at(*before)->y);
-        const bool is = better(figure, *mark.y, *other->y);
-        if (was != is) {
-          sentences.push_back(fmt::format("{} {} {} between {} and {}", series->name,
-                                          is ? "overtakes" : "falls behind", base->name,
-                                          where(figure, *before), figure.x.labels[mark.x]));
-          break;
-        }
-      }
-      before = mark.x;
+    const std::string both =
+        fmt::format("({} against {})", quantity_text(figure.y, one.value), quantity_text(figure.y, one.base));
+    const std::string place = at(figure, one.x);
+    if (figure.y.field == "speedup_over_standard") {
+      sentences.push_back(
+          fmt::format("{} is {} as fast as standard {}.", one.series->primary, times(one.value), place));
+    } else if (one.value <= 0 || one.base <= 0) {
+      sentences.push_back(fmt::format("{} and {} {}: {} {}.", one.series->primary, base->primary, place,
+                                      figure.y.label, both));
+    } else {
+      const Relation to = relation(figure, one.value, one.base);
+      sentences.push_back(fmt::format("{} is {} {} {} {} {}.", one.series->primary, to.text, to.preposition,
+                                      base->primary, place, both));
     }
   }
 }
 
-std::string growth_word(double exponent) {
-  if (std::fabs(exponent) < 0.12) return "does not grow";
-  if (std::fabs(exponent - 1) < 0.12) return "grows linearly";
-  if (std::fabs(exponent - 2) < 0.15) return "grows quadratically";
-  return exponent < 0 ? "shrinks" : "grows";
+// From where on the order of two series is what it is at the end, where it was another one before.
+void find_crossings(const Figure& figure, const Group& group, Sentences& sentences) {
+  const Series* base = baseline_of(group);
+  if (!figure.x.numeric || figure.y.measure == Measure::error || figure.y.measure == Measure::other) return;
+  for (const Series* series : group) {
+    std::optional<bool> ahead;
+    std::optional<std::size_t> since;  // the first point of the present order
+    bool changed = false;
+    for (const Mark& mark : series->marks) {
+      const auto other = value_at(*base, mark.x);
+      if (series == base || !mark.y || !other || std::fabs(*mark.y - *other) < kSame * std::fabs(*other))
+        continue;
+      const bool now = more_is_better(figure) ? *mark.y > *other : *mark.y < *other;
+      if (ahead && *ahead != now) changed = true;
+      if (ahead != now) since = mark.x;
+      ahead = now;
+    }
+    if (!changed) continue;
+    const std::string& winner = *ahead ? series->primary : base->primary;
+    const std::string& loser = *ahead ? base->primary : series->primary;
+    const bool memory = figure.y.measure == Measure::memory;
+    sentences.push_back(
+        fmt::format("From {} on {} {} {}.", where(figure.x, figure.x.labels[*since]), winner,
+                    memory ? fmt::format("needs less {} than", figure.y.symbol) : "is ahead of", loser));
+  }
+}
+
+std::string growth_text(const Figure& figure, const Series& series, double exponent) {
+  const std::string power = fmt::format("{}^{:.2f}", figure.x.quantity.symbol, exponent);
+  if (std::fabs(exponent) < 0.12) return fmt::format("not at all for {}", series.primary);
+  if (std::fabs(exponent - 2) < 0.15) return fmt::format("quadratically for {} ({})", series.primary, power);
+  const auto slope = linear_slope(figure.x, series);
+  if (std::fabs(exponent - 1) < 0.12 && slope) {
+    const std::string each = figure.x.quantity.unit == "tokens" ? "token" : figure.x.quantity.symbol;
+    return fmt::format("linearly for {} ({}, slope {} per {})", series.primary, power,
+                       quantity_text(figure.y, *slope), each);
+  }
+  return fmt::format("as {} for {}", power, series.primary);
 }
 
 // How time, memory or traffic grow along the axis; where a rate is highest.
-void describe_shape(const Figure& figure, const Series& series, std::vector<std::string>& sentences) {
-  if (!figure.x.numeric || figure.spec.kind != FigureKind::lines || series.theory) return;
-  if (figure.y.measure == Measure::rate || figure.y.measure == Measure::error) {
-    const Mark* top = nullptr;
-    for (const Mark& mark : series.marks) {
-      if (mark.y && (top == nullptr || *mark.y > *top->y)) top = &mark;
-    }
-    if (top != nullptr) {
-      sentences.push_back(fmt::format("{} is highest at {}, {}", series.name, where(figure, top->x),
-                                      quantity_text(figure.y, *top->y)));
-    }
+void describe_shape(const Figure& figure, const Group& group, Sentences& sentences) {
+  if (!figure.x.numeric || figure.spec.kind == FigureKind::table || figure.y.measure == Measure::error)
     return;
+  std::vector<std::string> parts;
+  for (const Series* series : group) {
+    if (more_is_better(figure)) {
+      const bool trivial = figure.y.field == "speedup_over_standard" && series->primary == "standard";
+      const auto top =
+          std::max_element(series->marks.begin(), series->marks.end(),
+                           [](const Mark& a, const Mark& b) { return a.y.value_or(-1) < b.y.value_or(-1); });
+      if (trivial || top == series->marks.end() || !top->y) continue;
+      parts.push_back(fmt::format("{} for {} ({})", quantity_text(figure.y, *top->y), series->primary,
+                                  where(figure.x, figure.x.labels[top->x])));
+    } else if (const auto exponent = growth_exponent(figure.x, *series)) {
+      parts.push_back(growth_text(figure, *series, *exponent));
+    }
   }
-  const auto exponent = growth_exponent(figure.x, series);
-  if (!exponent) return;
-  const std::string word = growth_word(*exponent);
-  std::string sentence =
-      fmt::format("{} of {} {} with {}", figure.y.symbol, series.name, word, figure.x.quantity.symbol);
-  if (word != "does not grow") sentence += fmt::format(", as {}^{:.2f}", figure.x.quantity.symbol, *exponent);
-  if (const auto slope = linear_slope(figure.x, series); slope && word == "grows linearly") {
-    const std::string each =
-        figure.x.quantity.unit == "tokens" ? "token" : "unit of " + figure.x.quantity.symbol;
-    const std::string amount = figure.y.measure == Measure::time
-                                   ? duration_text(*slope / figure.y.scale / 1e3)
-                                   : quantity_text(figure.y, *slope);
-    sentence += fmt::format(", slope {} per {}", amount, each);
-  }
-  sentences.push_back(sentence);
+  if (parts.empty()) return;
+  sentences.push_back(more_is_better(figure)
+                          ? fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts))
+                          : fmt::format("{} grows with {}: {}.", capitalised(figure.y.symbol),
+                                        figure.x.quantity.symbol, listed(parts)));
 }
 
-// Which series ends first, and where.
-void describe_missing(const Figure& figure, const Series& series, std::vector<std::string>& sentences) {
-  std::vector<std::size_t> places;
-  for (const Mark& mark : series.marks) {
-    if (mark.status == "out_of_memory") places.push_back(mark.x);
-  }
-  if (places.empty()) return;
-  const bool to_the_end = figure.x.numeric && places.size() == figure.x.labels.size() - places.front();
-  sentences.push_back(fmt::format("{} runs out of memory {}{}", series.name, at(figure, places.front()),
-                                  places.size() == 1 ? ""
-                                  : to_the_end       ? " and beyond"
-                                               : fmt::format(" and {} other points", places.size() - 1)));
-}
-
-// The same algorithm on different machines, or in different directions: series that share a colour.
-void compare_rests(const Figure& figure, const Panel& panel, std::vector<std::string>& sentences) {
-  std::map<std::string, Group> groups;
-  for (const Series& series : panel.series) {
-    if (!series.theory) groups[series.primary].push_back(&series);
-  }
-  std::size_t added = 0;
-  for (const auto& [primary, group] : groups) {
-    if (group.size() < 2 || added >= kMostSentences) continue;
-    const auto x = last_common(*group[0], *group[1]);
-    if (!x) continue;
+void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
+  for (const Series* series : group) {
+    std::vector<std::size_t> places;
+    for (const Mark& mark : series->marks) {
+      if (mark.status == "out_of_memory") places.push_back(mark.x);
+    }
+    if (places.empty()) continue;
+    const bool to_the_end = figure.x.numeric && places.size() == figure.x.labels.size() - places.front();
+    const std::string more = places.size() == 1 ? ""
+                             : to_the_end       ? " and beyond"
+                                                : fmt::format(" and at {} other points", places.size() - 1);
     sentences.push_back(
-        compare(figure, group[1]->name, *group[1]->at(*x)->y, group[0]->name, *group[0]->at(*x)->y) + " " +
-        at(figure, *x));
-    ++added;
+        fmt::format("{} runs out of memory {}{}.", series->primary, at(figure, places.front()), more));
   }
 }
 
-void read_cells(const Figure& figure, const Panel& panel, std::vector<std::string>& sentences) {
-  struct Cell {
-    const Series* series;
-    const Mark* mark;
-  };
-  std::vector<Cell> cells;
+// The same colours in two contexts, such as two machines.
+void compare_contexts(const Figure& figure, const Group& group, const Group& first,
+                      const std::string& context, Sentences& sentences) {
+  std::vector<std::string> parts, relations;
+  std::optional<std::size_t> place;
+  for (const Series* series : group) {
+    for (const Series* other : first) {
+      if (series->primary != other->primary) continue;
+      const auto x = last_common(*series, *other);
+      if (!x || (place && *place != *x) || *value_at(*series, *x) <= 0 || *value_at(*other, *x) <= 0)
+        continue;
+      place = x;
+      relations.push_back(relation(figure, *value_at(*series, *x), *value_at(*other, *x)).text);
+      parts.push_back(fmt::format("{} is {}", series->primary, relations.back()));
+    }
+  }
+  if (!place) return;
+  const bool alike = parts.size() > 1 && std::count(relations.begin(), relations.end(), relations.front()) ==
+                                             static_cast<std::ptrdiff_t>(relations.size());
+  if (alike) parts = {"each is " + relations.front()};
+  sentences.push_back(fmt::format("Compared with {}, {}: {}.", context, at(figure, *place), listed(parts)));
+}
+
+void read_cells(const Figure& figure, const Panel& panel, Sentences& sentences) {
+  std::vector<std::pair<const Series*, const Mark*>> cells;
   std::size_t missing = 0, total = 0;
   for (const Series& series : panel.series) {
     for (const Mark& mark : series.marks) {
       ++total;
-      if (mark.y) cells.push_back({&series, &mark});
-      else if (mark.status == "out_of_memory") ++missing;
+      if (mark.y) cells.emplace_back(&series, &mark);
+      if (mark.status == "out_of_memory") ++missing;
     }
   }
-  auto place = [&](const Cell& cell) {
-    return fmt::format("{} at {}, {} = {}", quantity_text(figure.y, *cell.mark->y),
-                       where(figure, cell.mark->x), figure.rows.quantity.symbol, cell.series->name);
+  auto place = [&](const auto& cell) {
+    return fmt::format("{} ({}, {})", quantity_text(figure.y, *cell.second->y),
+                       where(figure.x, figure.x.labels[cell.second->x]),
+                       where(figure.rows, cell.first->name));
   };
   if (!cells.empty()) {
     const auto [low, high] = std::minmax_element(
-        cells.begin(), cells.end(), [](const Cell& a, const Cell& b) { return *a.mark->y < *b.mark->y; });
-    sentences.push_back(fmt::format("{} goes from {} to {}", figure.y.label, place(*low), place(*high)));
+        cells.begin(), cells.end(), [](const auto& a, const auto& b) { return *a.second->y < *b.second->y; });
+    const double spread = *low->second->y > 0 ? *high->second->y / *low->second->y : 0;
+    sentences.push_back(fmt::format("The {} is lowest with {} and highest with {}{}.", figure.y.symbol,
+                                    place(*low), place(*high),
+                                    spread > 0 ? fmt::format(", {} as much", times(spread)) : ""));
   }
-  if (missing > 0) sentences.push_back(fmt::format("{} of {} points run out of memory", missing, total));
+  if (missing > 0) sentences.push_back(fmt::format("{} of {} points run out of memory.", missing, total));
 }
 
-void read_panel(const Figure& figure, const Panel& panel, std::vector<std::string>& sentences) {
+void add(std::vector<Reading>& all, Reading reading) {
+  if (!reading.sentences.empty()) all.push_back(std::move(reading));
+}
+
+void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& all) {
   if (figure.spec.kind == FigureKind::heatmap) {
-    read_cells(figure, panel, sentences);
+    Reading reading{panel.title, {}};
+    read_cells(figure, panel, reading.sentences);
+    add(all, std::move(reading));
     return;
   }
-  const auto groups = comparable(panel);
-  for (const auto& [rest, group] : groups) compare_with_baseline(figure, group, sentences);
-  if (groups.size() > 1) compare_rests(figure, panel, sentences);
-  for (const auto& [rest, group] : groups) find_crossing(figure, group, sentences);
-  std::size_t shapes = 0;
+  std::vector<std::pair<std::string, Group>> groups;  // by what they share, in order of appearance
   for (const Series& series : panel.series) {
-    if (shapes++ < kMostSentences) describe_shape(figure, series, sentences);
-    describe_missing(figure, series, sentences);
+    if (series.theory) continue;
+    auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& one) { return one.first == series.rest; });
+    if (found == groups.end()) found = groups.insert(found, {series.rest, {}});
+    found->second.push_back(&series);
+  }
+  for (const auto& [rest, group] : groups) {
+    Reading reading{panel.title, {}};
+    if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+    compare_with_baseline(figure, group, reading.sentences);
+    find_crossings(figure, group, reading.sentences);
+    describe_shape(figure, group, reading.sentences);
+    describe_missing(figure, group, reading.sentences);
+    if (&group != &groups.front().second) {
+      compare_contexts(figure, group, groups.front().second, groups.front().first, reading.sentences);
+    }
+    add(all, std::move(reading));
   }
 }
 
@@ -262,6 +303,16 @@ std::optional<double> fitted_slope(const std::vector<std::pair<double, double>>&
   }
   if (points.size() < 3 || square <= 0) return std::nullopt;
   return product / square;
+}
+
+std::size_t measured_points(const Figure& figure) {
+  std::size_t count = 0;
+  for (const Panel& panel : figure.panels) {
+    for (const Series& series : panel.series) {
+      for (const Mark& mark : series.marks) count += mark.y && !series.theory ? 1 : 0;
+    }
+  }
+  return count;
 }
 
 }  // namespace
@@ -283,27 +334,30 @@ std::optional<double> linear_slope(const Axis& axis, const Series& series) {
   return fitted_slope(points);
 }
 
-std::vector<std::string> readings(const Figure& figure) {
-  std::vector<std::string> sentences;
-  for (const Panel& panel : figure.panels) {
-    std::vector<std::string> own;
-    read_panel(figure, panel, own);
-    for (const std::string& sentence : own) {
-      sentences.push_back((panel.title.empty() ? sentence : fmt::format("{}: {}", panel.title, sentence)) +
-                          ".");
-    }
+std::vector<Reading> readings(const Figure& figure) {
+  std::vector<Reading> all;
+  for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
+  for (const Figure& column : figure.columns) {
+    for (Reading& reading : readings(column)) all.push_back(std::move(reading));
   }
-  if (sentences.empty()) {
-    std::size_t measured = 0;
-    for (const Panel& panel : figure.panels) {
-      for (const Series& series : panel.series) {
-        for (const Mark& mark : series.marks) measured += mark.y ? 1 : 0;
-      }
-    }
-    sentences.push_back(measured == 0 ? "Nothing could be measured here; the notes say why."
-                                      : fmt::format("{} points; nothing to compare them with.", measured));
+  if (all.empty()) {
+    const std::size_t count = measured_points(figure);
+    all.push_back({"",
+                   {count == 0 ? "Nothing could be measured here; the notes say why."
+                               : fmt::format("{} points, and nothing to compare them with.", count)}});
   }
-  return sentences;
+  if (all.size() > kMostReadings) {
+    const std::size_t left = all.size() - kMostReadings;
+    all.resize(kMostReadings);
+    all.push_back({"", {fmt::format("{} more combinations are in the chart and the table.", left)}});
+  }
+  return all;
+}
+
+std::string headline(const Figure& figure) {
+  const Reading first = readings(figure).front();
+  return first.context.empty() ? first.sentences.front()
+                               : fmt::format("{}: {}", first.context, first.sentences.front());
 }
 
 }  // namespace tessera::lab

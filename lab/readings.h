@@ -1,5 +1,5 @@
-// What a figure shows, in sentences computed from its rows: who is faster and by how much, how it grows, where
-// lines cross, what did not fit. A different row makes a different sentence.
+// What a figure shows, in sentences computed from its rows: who is faster and by how much, how it grows, from
+// where on one is ahead, what did not fit. A different row makes a different sentence.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,17 @@
 
 namespace tessera::lab {
 
-// The sentences of a figure, the most telling first. Never empty.
-std::vector<std::string> readings(const Figure& figure);
+// Sentences about the part of a figure that `context` names ("backward, NVIDIA L4"; empty: all of it).
+struct Reading {
+  std::string context;
+  std::vector<std::string> sentences;
+};
+
+// The most telling first. Never empty, and no reading without a sentence.
+std::vector<Reading> readings(const Figure& figure);
+
+// The first sentence, with its context.
+std::string headline(const Figure& figure);
 
 // The exponent p of the power law y ~ x^p that fits best (least squares of the logarithms). Nothing for fewer
 // than three points that are measured and positive.

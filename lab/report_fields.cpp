@@ -68,7 +68,7 @@ constexpr std::array kCounts = {Scale{"TFLOP", 1e12}, Scale{"GFLOP", 1e9}, Scale
                                 Scale{"FLOP", 1}};
 
 // Below this share of a unit the next smaller one reads better.
-constexpr double kTooSmall = 0.2;
+constexpr double kTooSmall = 0.5;
 
 // The unit asked for, or the largest one that keeps the values readable.
 Scale choose(std::span<const Scale> scales, const std::string& unit, double largest) {
@@ -100,10 +100,12 @@ Quantity quantity_of(const std::string& field, const std::string& unit, double l
     quantity.symbol = known.symbol;
     quantity.measure = known.measure;
     const std::span<const Scale> scales = scales_of(known.unit, unit);
+    if (unit.empty() && known.measure == Measure::time)
+      quantity.unit = known.unit;  // times are compared in ms
     if (scales.empty()) {
       if (unit.empty()) quantity.unit = known.unit;
     } else {
-      const Scale scale = choose(scales, unit, largest);
+      const Scale scale = choose(scales, quantity.unit, largest);
       quantity.unit = scale.unit;
       quantity.scale = 1 / scale.in_base;
     }
@@ -127,6 +129,7 @@ std::string quantity_text(const Quantity& quantity, double scaled) {
     return bytes_text(scaled / quantity.scale);
   }
   if (quantity.measure == Measure::error) return error_text(scaled);
+  if (quantity.measure == Measure::time) return duration_text(scaled / quantity.scale / 1e3);
   const std::string number = significant(scaled);
   if (quantity.unit.empty()) return number;
   return number + (quantity.unit == "×" ? "" : " ") + quantity.unit;

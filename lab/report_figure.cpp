@@ -282,8 +282,17 @@ FigureSpec with_value(FigureSpec spec) {
   return spec;
 }
 
-// Marks of one series at one panel, grouped by why they are missing, in words.
+const char* status_text(const std::string& status) {
+  if (status == "out_of_memory") return "out of memory";
+  if (status == "no_value") return "nothing recorded";
+  if (status == "zero") return "zero, which a logarithmic axis cannot show";
+  return status.c_str();
+}
+
+// Why points are missing, in words: one note for all series that lack the same points for the same reason.
 void add_notes(Figure& figure) {
+  std::vector<std::pair<std::string, std::vector<std::string>>>
+      notes;  // what is missing, and in which series
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
       std::map<std::string, std::vector<const Mark*>> missing;
@@ -293,17 +302,24 @@ void add_notes(Figure& figure) {
       for (const auto& [status, marks] : missing) {
         std::vector<std::string> places;
         for (const Mark* mark : marks) places.push_back(figure.x.labels[mark->x]);
-        const std::string what = status == "out_of_memory" ? "out of memory"
-                                 : status == "no_value"    ? "nothing recorded"
-                                 : status == "zero"        ? "zero, which a logarithmic axis cannot show"
-                                                           : status;
-        std::string note = fmt::format("{}{}: {} at {} = {}", panel.title.empty() ? "" : panel.title + ", ",
-                                       series.name, what, figure.x.quantity.symbol, fmt::join(places, ", "));
-        if (!marks.front()->reason.empty()) note += fmt::format(" ({})", marks.front()->reason);
-        figure.notes.push_back(note);
+        std::string note = status_text(status);
+        if (marks.size() < series.marks.size()) {
+          note += figure.x.numeric ? fmt::format(" at {} = ", figure.x.quantity.symbol) : " for ";
+          note += fmt::format("{}", fmt::join(places, ", "));
+        }
+        // The library lists what every kernel lacks after its first words; the table has all of it.
+        const std::string& reason = marks.front()->reason;
+        if (!reason.empty()) note += fmt::format(" ({})", reason.substr(0, reason.find("; ")));
+        auto found =
+            std::find_if(notes.begin(), notes.end(), [&](const auto& other) { return other.first == note; });
+        if (found == notes.end()) found = notes.insert(found, {note, {}});
+        found->second.push_back(panel.title.empty() ? series.name
+                                                    : fmt::format("{} ({})", series.name, panel.title));
       }
     }
   }
+  for (const auto& [note, names] : notes)
+    figure.notes.push_back(fmt::format("{}: {}", fmt::join(names, ", "), note));
 }
 
 }  // namespace
@@ -379,6 +395,11 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& all, const 
   if (spec.theory) add_theory(figure, all);
   if (const std::string settings = shared_settings(rows, fields); !settings.empty())
     figure.caption = settings;
+  for (std::size_t i = 1; spec.kind == FigureKind::table && i < spec.y.size(); ++i) {
+    FigureSpec column = spec;
+    column.y = {spec.y[i]};
+    figure.columns.push_back(make_figure(column, all, where));
+  }
   if (dropped > 0) {
     figure.notes.push_back(
         fmt::format("{} of {} rows were measured again later; the last is shown", dropped, all.size()));

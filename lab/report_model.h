@@ -78,6 +78,7 @@ struct Figure {
   std::vector<Panel> panels;
   std::vector<std::string> notes;  // what is missing and why, what was left out
   DataTable table;
+  std::vector<Figure> columns;  // of a table: its second and further measurements, for the readings
 };
 
 struct Section {

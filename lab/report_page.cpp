@@ -120,10 +120,14 @@ std::string heatmap_html(const Figure& figure, const Panel& panel) {
   return text + "</tbody></table></div>\n";
 }
 
-std::string reading_html(const std::vector<std::string>& sentences) {
-  std::string text = "<ul class=\"reading\">";
-  for (const std::string& sentence : sentences) text += fmt::format("<li>{}</li>", html_text(sentence));
-  return text + "</ul>\n";
+std::string reading_html(const std::vector<Reading>& all) {
+  std::string text = "<div class=\"reading\">";
+  for (const Reading& reading : all) {
+    text += "<p>";
+    if (!reading.context.empty()) text += fmt::format("<b>{}</b> ", html_text(reading.context));
+    text += html_text(fmt::format("{}", fmt::join(reading.sentences, " "))) + "</p>";
+  }
+  return text + "</div>\n";
 }
 
 std::string figure_html(const Figure& figure, const std::string& id, Json& charts) {
@@ -185,9 +189,9 @@ std::string runs_html(const Report& report) {
 std::string contents_html(const Report& report) {
   std::string text;
   for (const Section& section : report.sections) {
-    const std::string headline = section.figures.empty() ? "" : readings(section.figures.front()).front();
+    const std::string first = section.figures.empty() ? "" : headline(section.figures.front());
     text += fmt::format("<li><a href=\"#{}\">{}</a><span>{}</span></li>\n", html_text(section.spec.name),
-                        html_text(section.spec.title), html_text(headline));
+                        html_text(section.spec.title), html_text(first));
   }
   return text;
 }

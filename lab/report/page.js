@@ -84,12 +84,20 @@
     };
   }
 
-  // On a logarithmic axis only 1, 2 and 5 of each decade are named.
   function verticalAxis(figure) {
-    const named = (value) => [1, 2, 5].includes(Math.round(value / Math.pow(10, Math.floor(Math.log10(value) + 1e-9))));
+    // All panels of a figure share one range, so that they can be compared.
+    const all = figure.panels.flatMap((panel) => panel.series).flatMap((series) => series.marks)
+      .map((mark) => mark.y).filter((value) => value !== null);
+    // A logarithmic axis names 1, 10, 100; over less than two decades also 2 and 5.
+    const wide = all.length > 0 && Math.max(...all) / Math.min(...all) > 100;
+    const named = (value) => (wide ? [1] : [1, 2, 5])
+      .includes(Math.round(value / Math.pow(10, Math.floor(Math.log10(value) + 1e-9))));
     return {
       type: figure.y.log ? "logarithmic" : "linear", beginAtZero: !figure.y.log,
-      title: {display: true, text: figure.y.label, color: style("--soft")}, grid: {color: style("--line")},
+      suggestedMin: figure.y.log && all.length ? Math.min(...all) * 0.7 : undefined,
+      suggestedMax: all.length ? Math.max(...all) : undefined,
+      title: {display: true, text: figure.y.label, color: style("--soft")},
+      grid: {color: (line) => !figure.y.log || (line.tick && named(line.tick.value)) ? style("--line") : "transparent"},
       ticks: {color: style("--soft"), callback: (value) => figure.y.log && !named(value) ? "" : number(value)},
     };
   }
