@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <stdexcept>
 
 #include "lab/readings.h"
 #include "lab/units.h"
@@ -120,12 +122,18 @@ std::string heatmap_html(const Figure& figure, const Panel& panel) {
   return text + "</tbody></table></div>\n";
 }
 
+// "N^1.87" with the exponent raised.
+std::string with_exponents(const std::string& text) {
+  static const std::regex kPower("\\^(-?[0-9.]*[0-9])");
+  return std::regex_replace(text, kPower, "<sup>$1</sup>");
+}
+
 std::string reading_html(const std::vector<Reading>& all) {
   std::string text = "<div class=\"reading\">";
   for (const Reading& reading : all) {
     text += "<p>";
     if (!reading.context.empty()) text += fmt::format("<b>{}</b> ", html_text(reading.context));
-    text += html_text(fmt::format("{}", fmt::join(reading.sentences, " "))) + "</p>";
+    text += with_exponents(html_text(fmt::format("{}", fmt::join(reading.sentences, " ")))) + "</p>";
   }
   return text + "</div>\n";
 }

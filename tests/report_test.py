@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+from html import unescape
 
 import pytest
 
@@ -35,10 +36,7 @@ window.addEventListener("load", () => setTimeout(() => {
             absent: chart.data.datasets.reduce((sum, set) => sum + set.absent.length, 0)};
   });
   const report = {problems, charts, width: document.documentElement.scrollWidth, view: innerWidth};
-  const place = document.createElement("pre");
-  place.id = "probe";
-  place.textContent = JSON.stringify(report);
-  document.body.append(place);
+  parent.postMessage(JSON.stringify(report), "*");
 }, 500));
 </script>"""
 
@@ -144,17 +142,26 @@ def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
 # --- in a browser -------------------------------------------------------------------------------------
 
 
-def browse(html, width, *options):
+FRAME = """<!doctype html><body style="margin:0">
+<iframe src="{name}" style="border:0;width:{width}px;height:{height}px"></iframe>
+<script>
+addEventListener("message", (event) => {{
+  const place = document.createElement("pre");
+  place.id = "probe";
+  place.textContent = event.data;
+  document.body.append(place);
+}});
+</script>"""
+
+
+def browse(html, width, *options, height=9000):
     """Opens a page in a frame: a window has a least width, a frame can be as narrow as a phone."""
     frame = html.with_suffix(".frame.html")
-    frame.write_text(
-        f'<!doctype html><body style="margin:0"><iframe src="{html.name}" style="border:0;width:{width}px;height:9000px">'
-        "</iframe>"
-    )
+    frame.write_text(FRAME.format(name=html.name, width=width, height=height))
     return subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-         "--allow-file-access-from-files", "--virtual-time-budget=6000", f"--window-size={max(width, 600)},9000",
-         *options, frame.resolve().as_uri()],
+         "--virtual-time-budget=6000", f"--window-size={max(width, 600)},{height}", *options,
+         frame.resolve().as_uri()],
         capture_output=True, text=True, timeout=180,
     )  # fmt: skip
 
@@ -169,15 +176,10 @@ def variant(page, name, theme):
 
 
 def probe(html, width):
-    # A frame's document is not part of the dump, so the page is opened itself where its width allows that.
-    result = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom",
-         "--virtual-time-budget=6000", f"--window-size={width},900", html.resolve().as_uri()],
-        capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
+    result = browse(html, width, "--dump-dom")
     found = re.search(r'<pre id="probe">(.*?)</pre>', result.stdout, re.DOTALL)
     assert found, result.stderr[-2000:]
-    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    return json.loads(unescape(found[1]))
 
 
 def expected_series(html):
@@ -187,11 +189,12 @@ def expected_series(html):
 
 
 @needs_browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme, width", [("light", 1200), ("dark", 1200), ("light", 360)])
 @pytest.mark.parametrize("which", ["page", "comparison"])
-def test_every_chart_is_drawn(request, which, theme):
+def test_every_chart_is_drawn(request, which, theme, width):
     source = request.getfixturevalue(which)
-    seen = probe(variant(source, f"{source.stem}-{theme}", theme), 1200)
+    seen = probe(variant(source, f"{source.stem}-{theme}-{width}", theme), width)
+    assert seen["view"] == width
     assert seen["problems"] == []
     assert [(chart["figure"], chart["series"]) for chart in seen["charts"]] == expected_series(source)
     for chart in seen["charts"]:
