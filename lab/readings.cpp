@@ -9,7 +9,7 @@
 
 #include "lab/units.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 // Differences below this share are not worth a sentence: they are within the spread of most measurements.
@@ -20,8 +20,8 @@ constexpr std::size_t kMostReadings = 6;
 using Group = std::vector<const Series*>;  // comparable: of one panel, different in their colour only
 using Sentences = std::vector<std::string>;
 
+// For words of ours; names such as flash2 keep their spelling.
 std::string capitalised(std::string text) {
-  // Names such as flash2 keep their spelling; only words of ours start sentences otherwise.
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
   return text;
 }
@@ -158,15 +158,36 @@ void find_crossings(const Figure& figure, const Group& group, Sentences& sentenc
 
 std::string growth_text(const Figure& figure, const Series& series, double exponent) {
   const std::string power = fmt::format("{}^{:.2f}", figure.x.quantity.symbol, exponent);
-  if (std::fabs(exponent) < 0.12) return fmt::format("not at all for {}", series.primary);
-  if (std::fabs(exponent - 2) < 0.15) return fmt::format("quadratically for {} ({})", series.primary, power);
+  if (std::fabs(exponent) < 0.12) return fmt::format("flat for {}", series.primary);
+  if (std::fabs(exponent - 2) < 0.15) return fmt::format("quadratic for {} ({})", series.primary, power);
   const auto slope = linear_slope(figure.x, series);
   if (std::fabs(exponent - 1) < 0.12 && slope) {
-    const std::string each = figure.x.quantity.unit == "tokens" ? "token" : figure.x.quantity.symbol;
-    return fmt::format("linearly for {} ({}, slope {} per {})", series.primary, power,
+    const std::string each =
+        figure.x.quantity.unit == "tokens" ? "token" : "unit of " + figure.x.quantity.symbol;
+    return fmt::format("linear for {} ({}, slope {} per {})", series.primary, power,
                        quantity_text(figure.y, *slope), each);
   }
-  return fmt::format("as {} for {}", power, series.primary);
+  return fmt::format("{} for {}", power, series.primary);
+}
+
+// Where the axis holds the algorithms: the best of them against standard, for every series.
+void compare_along_axis(const Figure& figure, const Group& group, Sentences& sentences) {
+  const auto found = std::find(figure.x.labels.begin(), figure.x.labels.end(), "standard");
+  if (figure.x.numeric || found == figure.x.labels.end()) return;
+  const auto base = static_cast<std::size_t>(found - figure.x.labels.begin());
+  for (const Series* series : group) {
+    const auto standard = value_at(*series, base);
+    const Mark* best = nullptr;
+    for (const Mark& mark : series->marks) {
+      if (mark.x == base || !mark.y || *mark.y <= 0) continue;
+      if (best == nullptr || (more_is_better(figure) ? *mark.y > *best->y : *mark.y < *best->y)) best = &mark;
+    }
+    if (!standard || *standard <= 0 || best == nullptr) continue;
+    const Relation to = relation(figure, *best->y, *standard);
+    sentences.push_back(fmt::format("{}: {} is {} {} standard ({} against {}).", series->primary,
+                                    figure.x.labels[best->x], to.text, to.preposition,
+                                    quantity_text(figure.y, *best->y), quantity_text(figure.y, *standard)));
+  }
 }
 
 // How time, memory or traffic grow along the axis; where a rate is highest.
@@ -188,10 +209,9 @@ void describe_shape(const Figure& figure, const Group& group, Sentences& sentenc
     }
   }
   if (parts.empty()) return;
-  sentences.push_back(more_is_better(figure)
-                          ? fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts))
-                          : fmt::format("{} grows with {}: {}.", capitalised(figure.y.symbol),
-                                        figure.x.quantity.symbol, listed(parts)));
+  sentences.push_back(more_is_better(figure) ? fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts))
+                                             : fmt::format("{} against {}: {}.", capitalised(figure.y.symbol),
+                                                           figure.x.quantity.symbol, listed(parts)));
 }
 
 void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
@@ -248,6 +268,17 @@ void read_cells(const Figure& figure, const Panel& panel, Sentences& sentences) 
                        where(figure.x, figure.x.labels[cell.second->x]),
                        where(figure.rows, cell.first->name));
   };
+  if (figure.y.field == "status") {
+    sentences.push_back(fmt::format("{} of {} points fit.", cells.size(), total));
+    const auto longest = std::max_element(
+        cells.begin(), cells.end(), [](const auto& a, const auto& b) { return a.second->x < b.second->x; });
+    if (missing > 0 && longest != cells.end()) {
+      sentences.push_back(fmt::format("The farthest is {}, with {}.",
+                                      where(figure.x, figure.x.labels[longest->second->x]),
+                                      where(figure.rows, longest->first->name)));
+    }
+    return;
+  }
   if (!cells.empty()) {
     const auto [low, high] = std::minmax_element(
         cells.begin(), cells.end(), [](const auto& a, const auto& b) { return *a.second->y < *b.second->y; });
@@ -281,6 +312,7 @@ void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& 
   for (const auto& [rest, group] : groups) {
     Reading reading{panel.title, {}};
     if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+    compare_along_axis(figure, group, reading.sentences);
     compare_with_baseline(figure, group, reading.sentences);
     find_crossings(figure, group, reading.sentences);
     describe_shape(figure, group, reading.sentences);
@@ -338,6 +370,8 @@ std::vector<Reading> readings(const Figure& figure) {
   std::vector<Reading> all;
   for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
   for (const Figure& column : figure.columns) {
+    const bool telling = column.y.measure != Measure::other || column.y.field == "flops";
+    if (!telling || measured_points(column) == 0) continue;
     for (Reading& reading : readings(column)) all.push_back(std::move(reading));
   }
   if (all.empty()) {
@@ -360,4 +394,4 @@ std::string headline(const Figure& figure) {
                                : fmt::format("{}: {}", first.context, first.sentences.front());
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

@@ -8,7 +8,7 @@
 
 #include "lab/report_model.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 
 // Sentences about the part of a figure that `context` names ("backward, NVIDIA L4"; empty: all of it).
 struct Reading {
@@ -29,4 +29,4 @@ std::optional<double> growth_exponent(const Axis& axis, const Series& series);
 // y per x of the straight line that fits best. Nothing for fewer than three measured points.
 std::optional<double> linear_slope(const Axis& axis, const Series& series);
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

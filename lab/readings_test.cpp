@@ -5,7 +5,7 @@
 
 #include "lab/report_test_rows.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 std::string words(const std::vector<nlohmann::json>& rows, const FigureSpec& spec = test_figure()) {
@@ -26,7 +26,7 @@ TEST(Readings, CompareWithStandardAtTheLastCommonPoint) {
   const std::string said = words(test_rows());
   EXPECT_TRUE(contains(said, "flash2 is 4.0× as fast as standard at N = 512 (16.0 ms against 64.0 ms)."))
       << said;
-  EXPECT_TRUE(contains(said, "quadratically for standard (N^2.00)")) << said;
+  EXPECT_TRUE(contains(said, "Time against N: quadratic for standard (N^2.00)")) << said;
 }
 
 TEST(Readings, ChangeWithARow) {
@@ -47,7 +47,7 @@ TEST(Readings, SmallDifferencesAreNone) {
 
 TEST(Readings, MemoryGrowsWithASlope) {
   const std::string said = words(test_rows(), test_figure("peak_extra_bytes"));
-  EXPECT_TRUE(contains(said, "linearly for flash2 (N^1.00, slope 1.00 KiB per token)")) << said;
+  EXPECT_TRUE(contains(said, "linear for flash2 (N^1.00, slope 1.00 KiB per token)")) << said;
 }
 
 TEST(Readings, RatesHaveAHighestPoint) {
@@ -99,10 +99,30 @@ TEST(Readings, HeatMapsHaveExtremes) {
       << said;
 }
 
+TEST(Readings, AlgorithmsOnTheAxisAreCompared) {
+  FigureSpec spec = test_figure();
+  spec.kind = FigureKind::bars;
+  spec.x = "algorithm";
+  spec.series = {"q_length"};
+  const std::string said = words(test_rows(), spec);
+  EXPECT_TRUE(contains(said, "N 512: flash2 is 4.0× as fast as standard (16.0 ms against 64.0 ms).")) << said;
+}
+
+TEST(Readings, WhatFitsIsCounted) {
+  FigureSpec spec = test_figure("algorithm");
+  spec.kind = FigureKind::heatmap;
+  spec.series = {};
+  spec.value = "status";
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[4] = test_missing("standard", 512, "out_of_memory", "too much");
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said, "5 of 6 points fit. The farthest is N = 512, with flash2.")) << said;
+}
+
 TEST(Readings, NothingMeasuredIsSaid) {
   EXPECT_TRUE(contains(words({test_missing("hopper", 128, "unsupported", "no GPU")}),
                        "Nothing could be measured here"));
 }
 
 }  // namespace
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

@@ -21,6 +21,7 @@ namespace tessera::lab {
 namespace {
 
 namespace fs = std::filesystem;
+using report::Report, report::ResultsFile, report::Section;
 
 struct ReportOptions {
   std::vector<std::string> results;
@@ -28,10 +29,10 @@ struct ReportOptions {
 };
 
 // The rows and what lies beside them (CSV), as seen from the page.
-std::vector<std::string> raw_links(const Report& report, const fs::path& page) {
+std::vector<std::string> raw_links(const Report& made, const fs::path& page) {
   const fs::path folder = fs::absolute(page).parent_path();
   std::vector<std::string> links;
-  for (const std::string& source : report.sources) {
+  for (const std::string& source : made.sources) {
     const fs::path rows = fs::absolute(source);
     fs::path csv = rows;
     csv.replace_extension(".csv");
@@ -55,13 +56,13 @@ int run_report(const ReportOptions& options) {
     throw UsageError("RESULTS: at least one results.jsonl, or a folder with one, is needed");
   }
   std::vector<ResultsFile> files;
-  for (const std::string& path : options.results) files.push_back(read_results(path));
-  const Report report = make_report(files);
-  const std::string page = report_page(report, raw_links(report, options.out));
+  for (const std::string& path : options.results) files.push_back(report::read_results(path));
+  const Report made = report::make_report(files);
+  const std::string page = report::report_page(made, raw_links(made, options.out));
   write_page(options.out, page);
   std::size_t figures = 0;
-  for (const Section& section : report.sections) figures += section.figures.size();
-  print(fmt::format("{}: {} experiments, {} figures, {}\n", options.out, report.sections.size(), figures,
+  for (const Section& section : made.sections) figures += section.figures.size();
+  print(fmt::format("{}: {} experiments, {} figures, {}\n", options.out, made.sections.size(), figures,
                     bytes_text(static_cast<double>(page.size()))));
   return 0;
 }

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
 
 #include "lab/units.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 using nlohmann::json;
@@ -32,6 +33,9 @@ constexpr std::array kFields = {
     FieldName{"embedding", "embedding", "embedding", "", Measure::other},
     FieldName{"block_q", "queries per tile", "block_q", "", Measure::other},
     FieldName{"block_k", "keys per tile", "block_k", "", Measure::other},
+    FieldName{"requested_block_k", "keys per tile", "keys per tile", "", Measure::other},
+    FieldName{"kept_share", "share of the matrix that is kept", "kept share", "", Measure::other},
+    FieldName{"status", "does it fit?", "status", "", Measure::other},
     FieldName{"blocks", "tile (queries × keys)", "tile", "", Measure::other},
     FieldName{"threads", "threads", "threads", "", Measure::other},
     FieldName{"run", "machine", "", "", Measure::other},
@@ -48,8 +52,10 @@ constexpr std::array kFields = {
     FieldName{"tensor_bytes", "memory of the tensors", "memory", "B", Measure::memory},
     FieldName{"predicted_traffic_bytes", "memory traffic (predicted)", "traffic", "B", Measure::memory},
     FieldName{"measured_traffic_bytes", "memory traffic (measured)", "traffic", "B", Measure::memory},
-    FieldName{"standard_traffic_bytes", "traffic of standard (predicted)", "traffic", "B", Measure::memory},
-    FieldName{"minimum_traffic_bytes", "least possible traffic", "traffic", "B", Measure::memory},
+    FieldName{"standard_traffic_bytes", "Θ(Nd + N²): standard", "traffic", "B", Measure::memory},
+    FieldName{"tile_traffic_bytes", "memory traffic with this tile", "traffic", "B", Measure::memory},
+    FieldName{"bound_traffic_bytes", "Θ(N²d²/M)", "traffic", "B", Measure::memory},
+    FieldName{"minimum_traffic_bytes", "lower bound: every tensor once", "traffic", "B", Measure::memory},
     FieldName{"max_error", "largest error against fp64", "error", "", Measure::error},
     FieldName{"rms_error", "RMS error against fp64", "error", "", Measure::error},
 };
@@ -120,6 +126,12 @@ bool is_measurement(const std::string& field) {
   return false;
 }
 
+bool is_setting(const std::string& field) {
+  const bool known =
+      std::any_of(kFields.begin(), kFields.end(), [&](const FieldName& one) { return field == one.field; });
+  return known && !is_measurement(field) && field != "status";
+}
+
 std::string axis_label(const Quantity& quantity) {
   return quantity.unit.empty() ? quantity.label : fmt::format("{}, {}", quantity.label, quantity.unit);
 }
@@ -172,4 +184,4 @@ std::string named_value_text(const json& row, const std::string& field) {
   return fmt::format("{} {}", quantity_of(field, "", 0).symbol, text);
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

@@ -11,17 +11,17 @@
 #include "lab/report_fields.h"
 #include "lab/units.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 using nlohmann::json;
 using Rows = std::vector<const json*>;
 
 // What may tell two rows of one point apart, most telling first.
-constexpr std::array kDistinctions = {"run",      "algorithm", "direction", "dtype",    "mask",    "variant",
-                                      "sparsity", "q_length",  "batch",     "k_length", "q_heads", "kv_heads",
-                                      "qk_dim",   "v_dim",     "block_q",   "block_k",  "bias",    "alibi",
-                                      "softcap",  "dropout",   "threads"};
+constexpr std::array kDistinctions = {
+    "run",      "algorithm", "direction", "dtype",   "mask",     "variant", "kept_share", "requested_block_k",
+    "q_length", "batch",     "k_length",  "q_heads", "kv_heads", "qk_dim",  "v_dim",      "block_q",
+    "block_k",  "bias",      "alibi",     "softcap", "dropout",  "threads"};
 
 // Algorithms keep their colour in every figure.
 constexpr std::array kAlgorithms = {"standard", "flash1",    "flash2",        "hopper",
@@ -132,7 +132,7 @@ Mark make_mark(const json& row, const Figure& figure) {
     return mark;
   }
   mark.detail = detail_of(row);
-  const auto value = number_of(row, figure.y.field);
+  const auto value = figure.y.field == "status" ? std::optional<double>(1) : number_of(row, figure.y.field);
   if (!value) {
     mark.status = "no_value";
   } else if (figure.spec.log_y && figure.spec.kind != FigureKind::heatmap && *value <= 0) {
@@ -260,10 +260,95 @@ void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const s
     }
   };
   check("x", spec.x);
-  check("facet", spec.facet);
+  for (const std::string& field : spec.facets) check("facet", field);
+  for (const std::string& field : spec.bounds) check("bound", field);
+  check("sum_over", spec.sum_over);
   check("value", spec.value);
   for (const std::string& field : spec.y) check("y", field);
   for (const std::string& field : spec.series) check("series", field);
+}
+
+std::string panel_title_of(const json& row, const std::vector<std::string>& facets) {
+  std::vector<std::string> parts;
+  for (const std::string& facet : facets) parts.push_back(named_value_text(row, facet));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has none, the sum has
+// none either, for the same reason.
+std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) {
+  std::vector<std::string> fields = {spec.x};
+  for (const std::string field : kDistinctions) {
+    // Tiles and threads are chosen for each direction.
+    const bool chosen = field == "block_q" || field == "block_k" || field == "threads";
+    if (field != spec.sum_over && !chosen) fields.push_back(field);
+  }
+  Rows all;
+  for (const json& row : rows) all.push_back(&row);
+  const std::vector<std::string> parts = distinct(all, spec.sum_over);
+  std::vector<std::pair<std::string, Rows>> groups;
+  for (const json* row : all) {
+    const std::string key = key_of(*row, fields);
+    auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == key; });
+    if (found == groups.end()) found = groups.insert(found, {key, {}});
+    found->second.push_back(row);
+  }
+  std::vector<json> sums;
+  for (auto& [key, group] : groups) {
+    std::size_t again = 0;
+    const Rows once = latest(group, {spec.sum_over}, again);
+    json sum = *once.front();
+    double total = 0;
+    for (const json* row : once) {
+      total += number_of(*row, spec.y.front()).value_or(0);
+      if ((*row)["status"] != "ok" && sum["status"] == "ok") sum = *row;
+    }
+    if (once.size() < parts.size() && sum["status"] == "ok") sum["status"] = "incomplete";
+    sum[spec.y.front()] = total;
+    sum[spec.sum_over] = fmt::format("{}", fmt::join(parts, " + "));
+    for (const char* field : {"lower_quartile_ms", "upper_quartile_ms", "repetitions"}) sum[field] = nullptr;
+    sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+// A table without axes: its first column that was asked for, not measured, is the axis, or else the first facet.
+FigureSpec with_axis(FigureSpec spec) {
+  if (spec.kind != FigureKind::table || !spec.x.empty()) return spec;
+  const auto setting = std::find_if(spec.y.begin(), spec.y.end(), is_setting);
+  if (setting != spec.y.end() && spec.y.size() > 1) {
+    spec.x = *setting;
+    spec.y.erase(setting);
+  } else if (!spec.facets.empty()) {
+    spec.x = spec.facets.front();
+    spec.facets.erase(spec.facets.begin());
+  } else {
+    spec.x = spec.series.empty() ? "run" : spec.series.front();
+  }
+  return spec;
+}
+
+// Further fields of the same rows as lines of theory, in every panel.
+void add_bounds(Figure& figure, const Rows& rows) {
+  if (figure.spec.kind != FigureKind::lines) return;
+  for (Panel& panel : figure.panels) {
+    int dash = 0;
+    for (const std::string& field : figure.spec.bounds) {
+      std::map<std::size_t, double> values;
+      for (const json* row : rows) {
+        const auto value = number_of(*row, field);
+        if (value && panel_title_of(*row, figure.spec.facets) == panel.title)
+          values[position(figure.x, *row)] = *value;
+      }
+      Series line;
+      line.name = line.primary = quantity_of(field, "", 0).label;
+      line.dash = ++dash;
+      line.theory = true;
+      for (const auto& [x, value] : values) line.marks.push_back({.x = x, .y = value * figure.y.scale});
+      if (!line.marks.empty()) panel.series.push_back(std::move(line));
+    }
+  }
 }
 
 // A heat map has two axes and a value. Which of the fields is the value shows in what they are.
@@ -331,16 +416,18 @@ const Mark* Series::at(std::size_t x) const {
   return nullptr;
 }
 
-Figure make_figure(const FigureSpec& asked, const std::vector<json>& all, const std::string& where) {
-  check_fields(asked, all, where);
+Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, const std::string& where) {
+  check_fields(asked, given, where);
+  const std::vector<json> all = asked.sum_over.empty() ? given : summed(given, asked);
   Figure figure;
-  figure.spec = with_value(asked);
+  figure.spec = with_axis(with_value(asked));
   const FigureSpec& spec = figure.spec;
   const bool heatmap = spec.kind == FigureKind::heatmap;
 
   Rows rows;
   for (const json& row : all) rows.push_back(&row);
-  std::vector<std::string> fields = {spec.x, spec.facet};
+  std::vector<std::string> fields = {spec.x};
+  fields.insert(fields.end(), spec.facets.begin(), spec.facets.end());
   if (heatmap) fields.push_back(spec.y.front());
   fields.insert(fields.end(), spec.series.begin(), spec.series.end());
   std::vector<std::string> naming_fields = spec.series;
@@ -355,14 +442,14 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& all, const 
   figure.x = make_axis(rows, spec.x, spec.unit_x, spec.log_x);
   figure.y =
       quantity_of(y, heatmap && !is_measurement(asked.y.front()) ? "" : spec.unit_y, largest_of(rows, y));
-  std::erase(naming_fields, spec.facet);
+  for (const std::string& facet : spec.facets) std::erase(naming_fields, facet);
   Naming naming = naming_of(rows, naming_fields);
   Naming second = naming_of(rows, {spec.y.front()});  // of a heat map: one series per line of cells
   if (heatmap) {
     figure.rows = make_axis(rows, spec.y.front(), is_measurement(asked.y.front()) ? "" : spec.unit_y, false);
   }
   for (const json* row : rows) {
-    std::string panel_title = spec.facet.empty() ? "" : named_value_text(*row, spec.facet);
+    std::string panel_title = panel_title_of(*row, spec.facets);
     Series named = name_series(*row, naming, figure.y);
     if (heatmap) {
       const bool titled = !naming.fields.empty() && distinct(rows, naming.fields.front()).size() > 1;
@@ -391,7 +478,8 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& all, const 
     measured.push_back(quantity_of(field, measured.empty() ? figure.y.unit : "", largest_of(rows, field)));
   }
   figure.table = make_table(rows, fields, measured);
-  add_notes(figure);
+  if (!heatmap) add_notes(figure);  // its cells say it themselves
+  add_bounds(figure, rows);
   if (spec.theory) add_theory(figure, all);
   if (const std::string settings = shared_settings(rows, fields); !settings.empty())
     figure.caption = settings;
@@ -407,4 +495,4 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& all, const 
   return figure;
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

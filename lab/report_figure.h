@@ -7,7 +7,7 @@
 
 #include "lab/report_model.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 
 // Rows must carry "run", the label of the machine they came from; `where` starts the message of an error.
 // Rows that would fall on the same point are told apart by whatever they differ in: machine first, then
@@ -20,4 +20,4 @@ Figure make_figure(const FigureSpec& spec, const std::vector<nlohmann::json>& ro
 // a factor; it is chosen so that the line runs through the series it explains.
 void add_theory(Figure& figure, const std::vector<nlohmann::json>& rows);
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

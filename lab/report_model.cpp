@@ -7,7 +7,7 @@
 #include "lab/parse.h"
 #include "lab/report_figure.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 using nlohmann::json;
@@ -128,4 +128,4 @@ Report make_report(const std::vector<ResultsFile>& files) {
   return report;
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

@@ -9,7 +9,7 @@
 
 #include "lab/results_file.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 
 // What kind of number a field holds, and so what a comparison of two of them is called.
 enum class Measure { time, rate, memory, error, other };
@@ -106,4 +106,4 @@ struct Report {
 // is not described.
 Report make_report(const std::vector<ResultsFile>& files);
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

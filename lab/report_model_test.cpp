@@ -8,7 +8,7 @@
 #include "lab/report_page.h"
 #include "lab/report_test_rows.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 Figure only_figure(const std::vector<nlohmann::json>& rows, const FigureSpec& spec = test_figure()) {
@@ -40,7 +40,7 @@ TEST(ReportModel, RowsOfOnePointAreToldApart) {
   ASSERT_EQ(figure.panels[0].series.size(), 4U);
   EXPECT_EQ(figure.panels[0].series[3].name, "flash2 · backward");
   FigureSpec spec = test_figure();
-  spec.facet = "direction";
+  spec.facets = {"direction"};
   EXPECT_EQ(only_figure(rows, spec).panels.size(), 2U);
 }
 
@@ -125,6 +125,46 @@ TEST(ReportModel, TheoryRunsThroughTheSeriesItExplains) {
   EXPECT_EQ(only_figure(test_rows(), test_figure()).panels[0].series.size(), 2U);
 }
 
+TEST(ReportModel, BoundsAreLinesOfTheRowsOwnFields) {
+  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  spec.bounds = {"minimum_traffic_bytes"};
+  const Figure figure = only_figure(test_rows(), spec);
+  ASSERT_EQ(figure.panels[0].series.size(), 3U);
+  EXPECT_TRUE(figure.panels[0].series[2].theory);
+  EXPECT_NEAR(*figure.panels[0].series[2].at(2)->y / figure.y.scale, 2048.0 * 512, 1e-6);
+}
+
+TEST(ReportModel, DirectionsAreAddedUp) {
+  std::vector<nlohmann::json> rows = test_rows();
+  for (nlohmann::json row : test_rows()) {
+    if (row["q_length"] == 512 && row["algorithm"] == "standard")
+      row = test_missing("standard", 512, "out_of_memory", "full");
+    row["direction"] = "backward";
+    row["block_k"] = 64;
+    rows.push_back(row);
+  }
+  rows.pop_back();  // backward of flash2 at 512 is still to come
+  FigureSpec spec = test_figure();
+  spec.sum_over = "direction";
+  const Figure figure = only_figure(rows, spec);
+  ASSERT_EQ(figure.panels[0].series.size(), 2U);
+  EXPECT_EQ(figure.panels[0].series[0].at(1)->y, 32);
+  EXPECT_EQ(figure.panels[0].series[0].at(2)->status, "out_of_memory");
+  EXPECT_EQ(figure.panels[0].series[1].at(2)->status, "incomplete");
+  EXPECT_TRUE(contains(figure.caption, "forward + backward"));
+}
+
+TEST(ReportModel, TablesMayNameColumnsAlone) {
+  FigureSpec spec = test_figure();
+  spec.kind = FigureKind::table;
+  spec.x.clear();
+  spec.y = {"q_length", "median_ms", "tflops"};
+  const Figure figure = only_figure(test_rows(), spec);
+  EXPECT_EQ(figure.table.headers,
+            (std::vector<std::string>{"sequence length N", "algorithm", "time, ms", "rate, GFLOP/s"}));
+  EXPECT_EQ(figure.columns.size(), 1U);
+}
+
 TEST(ReportModel, RefusesFieldsAndExperimentsItDoesNotKnow) {
   EXPECT_THROW(only_figure(test_rows(), test_figure("speed")), UsageError);
   std::vector<nlohmann::json> rows = test_rows();
@@ -146,4 +186,4 @@ TEST(ReportPage, HoldsEverythingAndEscapesIt) {
 }
 
 }  // namespace
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

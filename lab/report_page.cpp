@@ -10,7 +10,7 @@
 #include "lab/readings.h"
 #include "lab/units.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -111,10 +111,11 @@ std::string heatmap_html(const Figure& figure, const Panel& panel) {
         text += fmt::format("<td class=\"absent\" title=\"{}\">{}</td>", html_text(mark->reason),
                             status_sign(mark->status));
       } else {
-        const double share = high > low ? (*mark->y - low) / (high - low) : 1;
-        text +=
-            fmt::format("<td class=\"cell{}\" style=\"--share:{:.3f}\" title=\"{}\">{}</td>",
-                        share > 0.55 ? " strong" : "", share, html_text(mark->detail), significant(*mark->y));
+        const bool fits = figure.y.field == "status";
+        const double share = fits ? 0.3 : high > low ? (*mark->y - low) / (high - low) : 1;
+        text += fmt::format("<td class=\"cell{}\" style=\"--share:{:.3f}\" title=\"{}\">{}</td>",
+                            share > 0.55 ? " strong" : "", share, html_text(mark->detail),
+                            fits ? "fits" : significant(*mark->y));
       }
     }
     text += "</tr>";
@@ -278,4 +279,4 @@ std::string report_page(const Report& report, const std::vector<std::string>& li
   return page;
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

@@ -6,7 +6,7 @@
 
 #include "lab/report_model.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 
 // `links` are where the page finds its raw data, relative to where it will lie.
 std::string report_page(const Report& report, const std::vector<std::string>& links);
@@ -22,4 +22,4 @@ extern const char* const page_js;
 extern const char* const chart_js;
 }  // namespace embedded
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

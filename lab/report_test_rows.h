@@ -7,7 +7,7 @@
 
 #include "lab/results_file.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 
 inline nlohmann::json test_row(const std::string& algorithm, int seq, double ms,
                                const std::string& machine = "CPU A, 2 CPUs") {
@@ -68,4 +68,4 @@ inline ResultsFile test_results(std::vector<nlohmann::json> rows, FigureSpec fig
       "results.jsonl", std::move(rows), {{"sequence", "Sequence", "How long?", "S0", {std::move(figure)}}}};
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

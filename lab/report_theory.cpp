@@ -7,7 +7,7 @@
 #include "lab/report_fields.h"
 #include "lab/report_figure.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 using nlohmann::json;
@@ -113,4 +113,4 @@ void add_theory(Figure& figure, const std::vector<json>& rows) {
   }
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

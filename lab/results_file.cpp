@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -11,7 +12,7 @@
 
 #include "lab/parse.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 using nlohmann::json;
@@ -111,13 +112,17 @@ FigureSpec parse_figure(const json& object, const std::string& where) {
   if (found == kKinds.end()) entry.refuse("kind", "must be lines, bars, heatmap or table");
   figure.kind = static_cast<FigureKind>(found - kKinds.begin());
   figure.title = entry.text("title", true);
-  figure.x = entry.text("x", true);
-  figure.y = entry.list("y");
+  // A table may name its columns instead of axes.
+  const bool columns = figure.kind == FigureKind::table && !entry.list("columns").empty();
+  figure.x = entry.text("x", !columns);
+  figure.y = entry.list(columns ? "columns" : "y");
   if (figure.y.empty()) entry.refuse("y", "is missing");
   if (figure.y.size() > 1 && figure.kind != FigureKind::table) entry.refuse("y", "must be one field");
   figure.series = entry.list("series");
-  figure.facet = entry.text("facet");
+  figure.facets = entry.list(object.contains("facets") ? "facets" : "facet");
   figure.value = entry.text("value");
+  figure.bounds = entry.list("bounds");
+  figure.sum_over = entry.text("sum_over");
   figure.log_x = entry.flag("log_x");
   figure.log_y = entry.flag("log_y");
   figure.theory = entry.flag("theory");
@@ -146,6 +151,13 @@ std::vector<ExperimentSpec> parse_experiments(const std::string& text, const std
     all = json::parse(text);
   } catch (const json::parse_error& error) {
     throw UsageError(fmt::format("{}: is not JSON: {}", file, parse_problem(error)));
+  }
+  if (all.is_object() && all.contains("experiments")) {
+    if (all.value("schema", json()) != kRowSchema) {
+      throw UsageError(fmt::format("{}: schema {} is unknown; this version reads schema {}", file,
+                                   all.value("schema", json()).dump(), kRowSchema));
+    }
+    all = json(all["experiments"]);
   }
   if (!all.is_array()) throw UsageError(file + ": must be an array of experiments");
   std::vector<ExperimentSpec> experiments;
@@ -180,4 +192,4 @@ ResultsFile read_results(const std::string& path) {
   return results;
 }
 
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report

@@ -5,7 +5,7 @@
 #include "lab/parse.h"
 #include "lab/report_test_rows.h"
 
-namespace tessera::lab {
+namespace tessera::lab::report {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -79,6 +79,17 @@ TEST(ResultsFile, ReadsExperiments) {
   EXPECT_TRUE(figure.log_y && figure.theory && !figure.log_x);
 }
 
+TEST(ResultsFile, ReadsExperimentsWithASchema) {
+  const std::string all = R"("fields": {}, "experiments": [{"name": "a", "title": "A", "figures": [
+      {"kind": "table", "title": "t", "x": null, "y": null, "columns": ["flops"], "facets": ["direction", "dtype"],
+       "bounds": [], "sum_over": null}]}]})";
+  const auto read = parse_experiments("{\"schema\": 1, " + all, "e.json");
+  ASSERT_EQ(read.size(), 1U);
+  EXPECT_EQ(read[0].figures[0].y, std::vector<std::string>{"flops"});
+  EXPECT_EQ(read[0].figures[0].facets.size(), 2U);
+  EXPECT_TRUE(contains(refused_experiments("{\"schema\": 7, " + all), "schema 7 is unknown"));
+}
+
 TEST(ResultsFile, SaysWhatIsWrongWithAnExperiment) {
   EXPECT_TRUE(contains(refused_experiments("{}"), "must be an array"));
   EXPECT_TRUE(contains(refused_experiments(R"([{"title": "A", "figures": []}])"), "experiment 1: 'name'"));
@@ -91,4 +102,4 @@ TEST(ResultsFile, NamesAFileThatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace tessera::lab
+}  // namespace tessera::lab::report
