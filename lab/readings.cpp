@@ -158,7 +158,13 @@ void find_crossings(const Figure& figure, const Group& group, Sentences& sentenc
 
 std::string growth_text(const Figure& figure, const Series& series, double exponent) {
   const std::string power = fmt::format("{}^{:.2f}", figure.x.quantity.symbol, exponent);
-  if (std::fabs(exponent) < 0.12) return fmt::format("flat for {}", series.primary);
+  if (std::fabs(exponent) < 0.12) {
+    const auto least = std::min_element(
+        series.marks.begin(), series.marks.end(),
+        [](const Mark& a, const Mark& b) { return a.y.value_or(1e300) < b.y.value_or(1e300); });
+    return fmt::format("flat for {} (least {} at {})", series.primary, quantity_text(figure.y, *least->y),
+                       where(figure.x, figure.x.labels[least->x]));
+  }
   if (std::fabs(exponent - 2) < 0.15) return fmt::format("quadratic for {} ({})", series.primary, power);
   const auto slope = linear_slope(figure.x, series);
   if (std::fabs(exponent - 1) < 0.12 && slope) {
@@ -212,6 +218,21 @@ void describe_shape(const Figure& figure, const Group& group, Sentences& sentenc
   sentences.push_back(more_is_better(figure) ? fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts))
                                              : fmt::format("{} against {}: {}.", capitalised(figure.y.symbol),
                                                            figure.x.quantity.symbol, listed(parts)));
+}
+
+// How far above the lower bound a series ends.
+void compare_with_bound(const Figure& figure, const Panel& panel, const Group& group, Sentences& sentences) {
+  for (const Series& bound : panel.series) {
+    if (!bound.theory || bound.name.rfind("lower bound", 0) != 0) continue;
+    std::vector<std::string> parts;
+    for (const Series* series : group) {
+      const auto x = last_common(*series, bound);
+      if (!x || *value_at(bound, *x) <= 0) continue;
+      parts.push_back(fmt::format("{} for {} ({})", times(*value_at(*series, *x) / *value_at(bound, *x)),
+                                  series->primary, where(figure.x, figure.x.labels[*x])));
+    }
+    if (!parts.empty()) sentences.push_back(fmt::format("Multiples of the lower bound: {}.", listed(parts)));
+  }
 }
 
 void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
@@ -316,6 +337,7 @@ void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& 
     compare_with_baseline(figure, group, reading.sentences);
     find_crossings(figure, group, reading.sentences);
     describe_shape(figure, group, reading.sentences);
+    compare_with_bound(figure, panel, group, reading.sentences);
     describe_missing(figure, group, reading.sentences);
     if (&group != &groups.front().second) {
       compare_contexts(figure, group, groups.front().second, groups.front().first, reading.sentences);
@@ -371,7 +393,9 @@ std::vector<Reading> readings(const Figure& figure) {
   for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
   for (const Figure& column : figure.columns) {
     const bool telling = column.y.measure != Measure::other || column.y.field == "flops";
-    if (!telling || measured_points(column) == 0) continue;
+    const bool bound =
+        column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
+    if (!telling || bound || measured_points(column) == 0) continue;
     for (Reading& reading : readings(column)) all.push_back(std::move(reading));
   }
   if (all.empty()) {

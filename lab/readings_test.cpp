@@ -108,6 +108,13 @@ TEST(Readings, AlgorithmsOnTheAxisAreCompared) {
   EXPECT_TRUE(contains(said, "N 512: flash2 is 4.0× as fast as standard (16.0 ms against 64.0 ms).")) << said;
 }
 
+TEST(Readings, DistanceToTheLowerBoundIsSaid) {
+  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  spec.bounds = {"minimum_traffic_bytes"};
+  const std::string said = words(test_rows(), spec);  // 8 N^2 bytes over 2048 N
+  EXPECT_TRUE(contains(said, "Multiples of the lower bound: 2.0× for standard (N = 512)")) << said;
+}
+
 TEST(Readings, WhatFitsIsCounted) {
   FigureSpec spec = test_figure("algorithm");
   spec.kind = FigureKind::heatmap;

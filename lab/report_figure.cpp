@@ -9,68 +9,17 @@
 
 #include "lab/parse.h"
 #include "lab/report_fields.h"
+#include "lab/report_rows.h"
 #include "lab/units.h"
 
 namespace tessera::lab::report {
 namespace {
 
 using nlohmann::json;
-using Rows = std::vector<const json*>;
-
-// What may tell two rows of one point apart, most telling first.
-constexpr std::array kDistinctions = {
-    "run",      "algorithm", "direction", "dtype",   "mask",     "variant", "kept_share", "requested_block_k",
-    "q_length", "batch",     "k_length",  "q_heads", "kv_heads", "qk_dim",  "v_dim",      "block_q",
-    "block_k",  "bias",      "alibi",     "softcap", "dropout",  "threads"};
 
 // Algorithms keep their colour in every figure.
 constexpr std::array kAlgorithms = {"standard", "flash1",    "flash2",        "hopper",
                                     "minimal",  "automatic", "standard_fused"};
-
-std::string key_of(const json& row, const std::vector<std::string>& fields) {
-  std::string key;
-  for (const std::string& field : fields) key += value_text(field_value(row, field)) + '\x1f';
-  return key;
-}
-
-// The distinct values of a field, in order of appearance.
-std::vector<std::string> distinct(const Rows& rows, const std::string& field) {
-  std::vector<std::string> values;
-  for (const json* row : rows) {
-    const std::string text = value_text(field_value(*row, field));
-    if (std::find(values.begin(), values.end(), text) == values.end()) values.push_back(text);
-  }
-  return values;
-}
-
-// A field in which rows with the same key differ, or nothing when no two rows share a key.
-std::string distinction(const Rows& rows, const std::vector<std::string>& fields) {
-  std::map<std::string, Rows> groups;
-  for (const json* row : rows) groups[key_of(*row, fields)].push_back(row);
-  for (const char* candidate : kDistinctions) {
-    if (std::find(fields.begin(), fields.end(), candidate) != fields.end()) continue;
-    for (const auto& [key, group] : groups) {
-      if (distinct(group, candidate).size() > 1) return candidate;
-    }
-  }
-  return {};
-}
-
-// The last row of every key: a point measured again replaces the one before. `dropped` counts the others.
-Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_t& dropped) {
-  std::map<std::string, std::size_t> place;
-  Rows kept;
-  for (const json* row : rows) {
-    const auto [found, added] = place.try_emplace(key_of(*row, fields), kept.size());
-    if (added) {
-      kept.push_back(row);
-    } else {
-      kept[found->second] = row;
-      ++dropped;
-    }
-  }
-  return kept;
-}
 
 double largest_of(const Rows& rows, const std::string& field) {
   double largest = 0;
@@ -250,83 +199,21 @@ std::string shared_settings(const Rows& rows, const std::vector<std::string>& sh
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const std::string& where) {
-  auto check = [&](const char* role, const std::string& field) {
-    const bool known = std::any_of(rows.begin(), rows.end(), [&](const json& row) {
-      return row.contains(field) || !field_value(row, field).is_null();
-    });
-    if (!field.empty() && !known) {
-      throw UsageError(fmt::format("{}: {} '{}' is not a field of its rows", where, role, field));
-    }
-  };
-  check("x", spec.x);
-  for (const std::string& field : spec.facets) check("facet", field);
-  for (const std::string& field : spec.bounds) check("bound", field);
-  check("sum_over", spec.sum_over);
-  check("value", spec.value);
-  for (const std::string& field : spec.y) check("y", field);
-  for (const std::string& field : spec.series) check("series", field);
-}
-
 std::string panel_title_of(const json& row, const std::vector<std::string>& facets) {
   std::vector<std::string> parts;
   for (const std::string& facet : facets) parts.push_back(named_value_text(row, facet));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has none, the sum has
-// none either, for the same reason.
-std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) {
-  std::vector<std::string> fields = {spec.x};
-  for (const std::string field : kDistinctions) {
-    // Tiles and threads are chosen for each direction.
-    const bool chosen = field == "block_q" || field == "block_k" || field == "threads";
-    if (field != spec.sum_over && !chosen) fields.push_back(field);
-  }
-  Rows all;
-  for (const json& row : rows) all.push_back(&row);
-  const std::vector<std::string> parts = distinct(all, spec.sum_over);
-  std::vector<std::pair<std::string, Rows>> groups;
-  for (const json* row : all) {
-    const std::string key = key_of(*row, fields);
-    auto found =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == key; });
-    if (found == groups.end()) found = groups.insert(found, {key, {}});
-    found->second.push_back(row);
-  }
-  std::vector<json> sums;
-  for (auto& [key, group] : groups) {
-    std::size_t again = 0;
-    const Rows once = latest(group, {spec.sum_over}, again);
-    json sum = *once.front();
-    double total = 0;
-    for (const json* row : once) {
-      total += number_of(*row, spec.y.front()).value_or(0);
-      if ((*row)["status"] != "ok" && sum["status"] == "ok") sum = *row;
-    }
-    if (once.size() < parts.size() && sum["status"] == "ok") sum["status"] = "incomplete";
-    sum[spec.y.front()] = total;
-    sum[spec.sum_over] = fmt::format("{}", fmt::join(parts, " + "));
-    for (const char* field : {"lower_quartile_ms", "upper_quartile_ms", "repetitions"}) sum[field] = nullptr;
-    sums.push_back(std::move(sum));
-  }
-  return sums;
-}
-
-// A table without axes: its first column that was asked for, not measured, is the axis, or else the first facet.
-FigureSpec with_axis(FigureSpec spec) {
-  if (spec.kind != FigureKind::table || !spec.x.empty()) return spec;
-  const auto setting = std::find_if(spec.y.begin(), spec.y.end(), is_setting);
-  if (setting != spec.y.end() && spec.y.size() > 1) {
-    spec.x = *setting;
-    spec.y.erase(setting);
-  } else if (!spec.facets.empty()) {
-    spec.x = spec.facets.front();
-    spec.facets.erase(spec.facets.begin());
-  } else {
-    spec.x = spec.series.empty() ? "run" : spec.series.front();
-  }
-  return spec;
+// A column of a table without any value: why, where the rows say so ("measured_traffic_note").
+void note_empty_column(Figure& figure, const Quantity& quantity, const Rows& rows) {
+  const bool empty = std::none_of(
+      rows.begin(), rows.end(), [&](const json* row) { return number_of(*row, quantity.field).has_value(); });
+  if (!empty || figure.spec.kind != FigureKind::table) return;
+  const json why =
+      field_value(*rows.front(), quantity.field.substr(0, quantity.field.rfind("_bytes")) + "_note");
+  figure.notes.push_back(
+      fmt::format("{}: {}", quantity.label, why.is_string() ? why.get<std::string>() : "no row has it"));
 }
 
 // Further fields of the same rows as lines of theory, in every panel.
@@ -349,22 +236,6 @@ void add_bounds(Figure& figure, const Rows& rows) {
       if (!line.marks.empty()) panel.series.push_back(std::move(line));
     }
   }
-}
-
-// A heat map has two axes and a value. Which of the fields is the value shows in what they are.
-FigureSpec with_value(FigureSpec spec) {
-  if (spec.kind != FigureKind::heatmap || !spec.value.empty()) return spec;
-  if (is_measurement(spec.y.front()) && !spec.series.empty()) {
-    spec.value = spec.y.front();
-    spec.y = {spec.series.front()};
-    spec.series.erase(spec.series.begin());
-  } else if (!spec.series.empty() && is_measurement(spec.series.front())) {
-    spec.value = spec.series.front();
-    spec.series.erase(spec.series.begin());
-  } else {
-    spec.value = "tflops";
-  }
-  return spec;
 }
 
 const char* status_text(const std::string& status) {
@@ -420,7 +291,7 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
   check_fields(asked, given, where);
   const std::vector<json> all = asked.sum_over.empty() ? given : summed(given, asked);
   Figure figure;
-  figure.spec = with_axis(with_value(asked));
+  figure.spec = completed(asked);
   const FigureSpec& spec = figure.spec;
   const bool heatmap = spec.kind == FigureKind::heatmap;
 
@@ -478,6 +349,7 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
     measured.push_back(quantity_of(field, measured.empty() ? figure.y.unit : "", largest_of(rows, field)));
   }
   figure.table = make_table(rows, fields, measured);
+  for (const Quantity& quantity : measured) note_empty_column(figure, quantity, rows);
   if (!heatmap) add_notes(figure);  // its cells say it themselves
   add_bounds(figure, rows);
   if (spec.theory) add_theory(figure, all);

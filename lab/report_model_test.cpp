@@ -163,6 +163,13 @@ TEST(ReportModel, TablesMayNameColumnsAlone) {
   EXPECT_EQ(figure.table.headers,
             (std::vector<std::string>{"sequence length N", "algorithm", "time, ms", "rate, GFLOP/s"}));
   EXPECT_EQ(figure.columns.size(), 1U);
+  std::vector<nlohmann::json> rows = test_rows();
+  for (nlohmann::json& row : rows) {
+    row["measured_traffic_bytes"] = nullptr;
+    row["measured_traffic_note"] = "no counters here";
+  }
+  spec.y.emplace_back("measured_traffic_bytes");
+  EXPECT_EQ(only_figure(rows, spec).notes.back(), "memory traffic (measured): no counters here");
 }
 
 TEST(ReportModel, RefusesFieldsAndExperimentsItDoesNotKnow) {

@@ -101,7 +101,7 @@ def test_page_links_to_the_rows(page):
 
 
 def test_every_figure_has_a_reading_and_its_rows(page):
-    experiments = json.loads((DATA / "experiments.json").read_text())
+    experiments = json.loads((DATA / "experiments.json").read_text())["experiments"]
     figures = sum(len(experiment["figures"]) for experiment in experiments)
     text = page.read_text()
     assert text.count("<figure") == text.count('class="reading"') == figures
