@@ -4,12 +4,14 @@
   const figures = JSON.parse(document.getElementById("charts").textContent);
   const root = document.documentElement;
   const dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3], [4, 6], [14, 4]];
-  const colorCount = 10;
+  const colorCount = 12;  // --c0 to --c11
   const shapes = ["circle", "rect", "triangle", "rectRot", "star", "crossRot"];
   const words = {out_of_memory: "out of memory", no_value: "nothing recorded", zero: "zero"};
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const colorOf = (series) => series.theory ? style("--soft") : style(`--c${series.color % colorCount}`);
-  const dashOf = (series) => dashes[series.dash % dashes.length];
+  // A colour that comes around again gets other dashes.
+  const dashIndex = (series) => (series.dash + 3 * Math.floor(series.color / colorCount)) % dashes.length;
+  const dashOf = (series) => dashes[dashIndex(series)];
   const number = (value) => {
     if (value === 0) return "0";
     const size = Math.abs(value);
@@ -66,7 +68,7 @@
     }
     return {...shared, backgroundColor: color, borderDash: dashOf(series), borderWidth: series.theory ? 1.3 : 2.2,
             pointRadius: series.theory ? 0 : present.length > 40 ? 1.5 : 3.5, pointHoverRadius: 6,
-            pointStyle: shapes[series.dash % shapes.length], spanGaps: false, tension: 0};
+            pointStyle: shapes[dashIndex(series)], spanGaps: false, tension: 0};
   }
 
   function horizontalAxis(figure) {
