@@ -20,10 +20,8 @@ help: ## list the targets
 setup: ## install what the build and the tests need
 	@tools/setup test
 
-run: $(TESSERA) ## check every kernel on this machine, then measure standard against flash2
-	@$(TESSERA) verify
-	@$(TESSERA) bench --algorithm standard,flash2 --seq 256,512,1024 --heads 8 --dim 64 \
-	  --dtype fp32 --direction forward,backward
+run: $(TESSERA) ## the experiments on this machine, and a page about them: lab-results/; ARGS="..." adds options
+	@$(TESSERA) lab $(ARGS)
 
 bench: $(TESSERA) ## a longer sweep; ARGS="..." replaces its options
 	@$(TESSERA) bench $(or $(ARGS),--algorithm standard,flash2 --seq 256,512,1024,2048,4096 --heads 8 \

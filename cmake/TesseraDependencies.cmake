@@ -73,6 +73,14 @@ else()
       message(FATAL_ERROR "the `tessera` command needs ${package}: run `tools/setup run`, or set TESSERA_LAB=OFF")
     endif()
   endforeach()
+  # Chart.js, which the build puts into the pages of `tessera report`; Debian: libjs-chart.js.
+  find_file(TESSERA_CHART_JS NAMES chart.min.js Chart.min.js chart.umd.js
+    PATHS /usr/share/javascript PATH_SUFFIXES chart.js chart.js/dist NO_CMAKE_FIND_ROOT_PATH)
+  mark_as_advanced(TESSERA_CHART_JS)
+  if(NOT TESSERA_CHART_JS)
+    message(FATAL_ERROR "the `tessera` command needs Chart.js: run `tools/setup run` (package libjs-chart.js), "
+      "set TESSERA_CHART_JS to a chart.min.js, or set TESSERA_LAB=OFF")
+  endif()
   set(TESSERA_LAB_ENABLED ON)
   set(TESSERA_LAB_REASON "CLI11 ${CLI11_VERSION}, fmt ${fmt_VERSION}, nlohmann-json ${nlohmann_json_VERSION}")
 endif()

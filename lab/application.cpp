@@ -98,6 +98,7 @@ void declare(CLI::App& application, Action& action) {
       "  tessera explain --seq 4096 --causal           what would run, and what it costs\n"
       "  tessera bench --seq 512..4096 --causal        how fast it is\n"
       "  tessera lab --quick                           every experiment, small: rows for the figures\n"
+      "  tessera report lab-results                    a page of what tessera lab measured\n"
       "  tessera peak                                  how fast this machine could be\n\n"
       "tessera COMMAND --help lists a command's options.\n"
       "Exit codes: 0 done, 1 something failed, 2 wrong arguments, 130 interrupted.");
@@ -107,6 +108,7 @@ void declare(CLI::App& application, Action& action) {
   add_lab(application, action);
   add_peak(application, action);
   add_verify(application, action);
+  add_report(application, action);
 }
 
 }  // namespace

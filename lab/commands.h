@@ -19,5 +19,6 @@ void add_bench(CLI::App& application, Action& action);
 void add_lab(CLI::App& application, Action& action);
 void add_peak(CLI::App& application, Action& action);
 void add_verify(CLI::App& application, Action& action);
+void add_report(CLI::App& application, Action& action);
 
 }  // namespace tessera::lab

@@ -12,6 +12,7 @@
 #include "lab/experiments.h"
 #include "lab/machine.h"
 #include "lab/progress.h"
+#include "lab/report.h"
 #include "lab/results.h"
 #include "lab/table.h"
 #include "lab/terminal.h"
@@ -138,6 +139,7 @@ int run_lab(const LabOptions& options) {
   print(fmt::format("\n{} rows measured in {}{}; {} and results.csv beside it hold {}\n", tally.measured,
                     duration_text(seconds), tally.kept > 0 ? fmt::format(", {} kept", tally.kept) : "",
                     results.path(), results.rows()));
+  if (results.rows() > 0) write_report({directory}, directory + "/report.html");
   if (tally.stopped) {
     report_interrupt("tessera lab");
     fmt::print(stderr, "finished rows are kept; continue with\n  {}\n", resume_command(options, directory));
@@ -174,8 +176,10 @@ void add_lab(CLI::App& application, Action& action) {
   command->add_flag("--resume", options->resume, "Continue the run in --out: nothing is lost or repeated")
       ->group("Output");
   command->footer(
-      "Writes DIR/results.jsonl (a row a line, whole after every row), DIR/results.csv (the same) and\n"
-      "DIR/experiments.json (the figures). Ctrl-C keeps finished rows; --resume goes on from there.\n"
+      "Writes DIR/results.jsonl (a row a line, whole after every row), DIR/results.csv (the same),\n"
+      "DIR/experiments.json (the figures) and DIR/report.html (tessera report). Ctrl-C keeps finished rows "
+      "and\n"
+      "the page of them; --resume goes on from there.\n"
       "A sweep that does not fit into memory goes on: too large is a result.\n\n"
       "Examples:\n"
       "  tessera lab --list\n"

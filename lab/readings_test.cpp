@@ -1,0 +1,135 @@
+#include "lab/readings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "lab/report_test_rows.h"
+
+namespace tessera::lab::report {
+namespace {
+
+std::string words(const std::vector<nlohmann::json>& rows, const FigureSpec& spec = test_figure()) {
+  const Report report = make_report({test_results(rows, spec)});
+  std::string text;
+  for (const Reading& reading : readings(report.sections.at(0).figures.at(0))) {
+    if (!reading.context.empty()) text += "[" + reading.context + "] ";
+    text += fmt::format("{} ", fmt::join(reading.sentences, " "));
+  }
+  return text;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Readings, CompareWithStandardAtTheLastCommonPoint) {
+  const std::string said = words(test_rows());
+  EXPECT_TRUE(contains(said, "flash2 is 4.0× as fast as standard at N = 512 (16.0 ms against 64.0 ms)."))
+      << said;
+  EXPECT_TRUE(contains(said, "Time against N: quadratic for standard (N^2.00)")) << said;
+}
+
+TEST(Readings, ChangeWithARow) {
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[5]["median_ms"] = 128;
+  const std::string said = words(rows);
+  EXPECT_TRUE(contains(said, "flash2 is 2.0× as slow as standard at N = 512 (128 ms against 64.0 ms)."))
+      << said;
+  EXPECT_TRUE(contains(said, "From N = 512 on standard is ahead of flash2.")) << said;
+  EXPECT_FALSE(contains(words(test_rows()), "ahead"));
+}
+
+TEST(Readings, SmallDifferencesAreNone) {
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[5]["median_ms"] = 63.5;
+  EXPECT_TRUE(contains(words(rows), "flash2 is as fast as standard at N = 512"));
+}
+
+TEST(Readings, MemoryGrowsWithASlope) {
+  const std::string said = words(test_rows(), test_figure("peak_extra_bytes"));
+  EXPECT_TRUE(contains(said, "linear for flash2 (N^1.00, slope 1.00 KiB per token)")) << said;
+}
+
+TEST(Readings, RatesHaveAHighestPoint) {
+  const std::string said = words(test_rows(), test_figure("tflops"));
+  EXPECT_TRUE(contains(said, "flash2 is at 4.0× the rate of standard at N = 512")) << said;
+  EXPECT_TRUE(contains(said, "500 GFLOP/s for flash2 (N = 128)")) << said;
+}
+
+TEST(Readings, OutOfMemoryIsSaid) {
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[4] = test_missing("standard", 512, "out_of_memory", "too much");
+  const std::string said = words(rows);
+  EXPECT_TRUE(contains(said, "flash2 is 2.0× as fast as standard at N = 256")) << said;
+  EXPECT_TRUE(contains(said, "standard runs out of memory at N = 512.")) << said;
+}
+
+TEST(Readings, MachinesAreCompared) {
+  std::vector<nlohmann::json> rows = test_rows();
+  for (nlohmann::json row : test_rows()) {
+    row["machine"] = "CPU B";
+    row["median_ms"] = row["median_ms"].get<double>() / 3;
+    rows.push_back(row);
+  }
+  const std::string said = words(rows);
+  EXPECT_TRUE(contains(said, "[CPU A] flash2 is 4.0×")) << said;
+  EXPECT_TRUE(contains(said, "Compared with CPU A, at N = 512: each is 3.0× as fast.")) << said;
+}
+
+TEST(Readings, TablesCompareEveryColumn) {
+  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  spec.kind = FigureKind::table;
+  spec.y.emplace_back("median_ms");
+  const std::string said = words(test_rows(), spec);
+  EXPECT_TRUE(
+      contains(said, "flash2 is at the same traffic as standard at N = 512 (2.00 MiB against 2.00 MiB)."))
+      << said;
+  EXPECT_TRUE(contains(said, "flash2 is 4.0× as fast as standard")) << said;
+}
+
+TEST(Readings, HeatMapsHaveExtremes) {
+  FigureSpec spec = test_figure("algorithm");
+  spec.kind = FigureKind::heatmap;
+  spec.series = {};
+  spec.value = "median_ms";
+  const std::string said = words(test_rows(), spec);
+  EXPECT_TRUE(contains(
+      said,
+      "lowest with 2.00 ms (N = 128, flash2) and highest with 64.0 ms (N = 512, standard), 32.0× as much"))
+      << said;
+}
+
+TEST(Readings, AlgorithmsOnTheAxisAreCompared) {
+  FigureSpec spec = test_figure();
+  spec.kind = FigureKind::bars;
+  spec.x = "algorithm";
+  spec.series = {"q_length"};
+  const std::string said = words(test_rows(), spec);
+  EXPECT_TRUE(contains(said, "N 512: flash2 is 4.0× as fast as standard (16.0 ms against 64.0 ms).")) << said;
+}
+
+TEST(Readings, DistanceToTheLowerBoundIsSaid) {
+  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  spec.bounds = {"minimum_traffic_bytes"};
+  const std::string said = words(test_rows(), spec);  // 8 N^2 bytes over 2048 N
+  EXPECT_TRUE(contains(said, "Multiples of the lower bound: 2.0× for standard (N = 512)")) << said;
+}
+
+TEST(Readings, WhatFitsIsCounted) {
+  FigureSpec spec = test_figure("algorithm");
+  spec.kind = FigureKind::heatmap;
+  spec.series = {};
+  spec.value = "status";
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[4] = test_missing("standard", 512, "out_of_memory", "too much");
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said, "5 of 6 points fit. The farthest is N = 512, with flash2.")) << said;
+}
+
+TEST(Readings, NothingMeasuredIsSaid) {
+  EXPECT_TRUE(contains(words({test_missing("hopper", 128, "unsupported", "no GPU")}),
+                       "Nothing could be measured here"));
+}
+
+}  // namespace
+}  // namespace tessera::lab::report

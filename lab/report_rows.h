@@ -1,0 +1,36 @@
+// Rows before they are drawn: told apart, added up, and what a figure asks of them made complete.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lab/results_file.h"
+
+namespace tessera::lab::report {
+
+using Rows = std::vector<const nlohmann::json*>;
+
+// The values of these fields as one text: equal for rows that do not differ in them.
+std::string key_of(const nlohmann::json& row, const std::vector<std::string>& fields);
+
+// The distinct values of a field, in order of appearance.
+std::vector<std::string> distinct(const Rows& rows, const std::string& field);
+
+// A field in which rows with the same key differ, or nothing when no two rows share a key.
+std::string distinction(const Rows& rows, const std::vector<std::string>& fields);
+
+// The last row of every key: a point measured again replaces the one before. `dropped` counts the others.
+Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_t& dropped);
+
+// Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has none, the sum has
+// none either, for the same reason.
+std::vector<nlohmann::json> summed(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
+
+// Throws UsageError, which starts with `where`, for a field that no row has.
+void check_fields(const FigureSpec& spec, const std::vector<nlohmann::json>& rows, const std::string& where);
+
+// The figure with the value of a heat map and the axis of a table filled in where they are implied.
+FigureSpec completed(const FigureSpec& spec);
+
+}  // namespace tessera::lab::report

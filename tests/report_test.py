@@ -1,0 +1,236 @@
+"""The page of `tessera report`: from the command line, and opened in a browser without a window.
+
+The pages and their screenshots stay in report-pages beside the build's test results, to be looked at.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+
+BINARY = os.environ.get("TESSERA_BINARY", "tessera")
+DATA = pathlib.Path(__file__).parent / "data" / "report"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium (tools/setup test installs it)")
+
+# Runs before the page's own scripts, and after them.
+WATCH = """<script>
+window.problems = [];
+window.addEventListener("error", (event) => problems.push(String(event.message)));
+window.addEventListener("securitypolicyviolation", (event) => problems.push("blocked: " + event.blockedURI));
+console.error = console.warn = (...words) => problems.push(words.join(" "));
+</script>"""
+PROBE = """<script>
+window.addEventListener("load", () => setTimeout(() => {
+  const charts = Array.from(document.querySelectorAll("canvas"), (canvas) => {
+    const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const colors = new Set();
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) colors.add(data.slice(i, i + 3).join());
+    const chart = Chart.getChart(canvas);
+    return {figure: canvas.closest("figure").id, series: chart.data.datasets.length, colors: colors.size,
+            absent: chart.data.datasets.reduce((sum, set) => sum + set.absent.length, 0)};
+  });
+  const report = {problems, charts, width: document.documentElement.scrollWidth, view: innerWidth};
+  parent.postMessage(JSON.stringify(report), "*");
+}, 500));
+</script>"""
+
+
+def report(*arguments):
+    return subprocess.run([BINARY, "report", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+def rows():
+    return [json.loads(line) for line in (DATA / "results.jsonl").read_text().splitlines()]
+
+
+def write_results(folder, changed):
+    folder.mkdir(exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in changed))
+    shutil.copy(DATA / "experiments.json", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages():
+    folder = pathlib.Path(BINARY).resolve().parent.parent / "report-pages"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(pages):
+    result = report(DATA, "--out", pages / "one.html")
+    assert result.returncode == 0, result.stderr
+    return pages / "one.html"
+
+
+@pytest.fixture(scope="module")
+def comparison(pages):
+    """The fixture's rows and the same as if another machine were three times as fast."""
+    faster = []
+    for row in rows():
+        row["machine"] = "Imagined CPU, 8 CPUs"
+        for field in row:
+            if field.endswith("_ms") and row[field]:
+                row[field] /= 3
+        faster.append(row)
+    result = report(DATA, write_results(pages / "faster", faster), "--out", pages / "two.html")
+    assert result.returncode == 0, result.stderr
+    return pages / "two.html"
+
+
+# --- the file -----------------------------------------------------------------------------------------
+
+
+def test_page_needs_nothing_else(page):
+    text = page.read_text()
+    assert page.stat().st_size <= 2_000_000
+    assert not re.search(r"<(script|link|img)[^>]*\s(src|href)=", text)
+    assert "{{" not in text.split('<script type="application/json"')[0]
+
+
+def test_page_links_to_the_rows(page):
+    for link in re.findall(r'<a href="([^"#][^"]*)">', page.read_text()):
+        assert (page.parent / link).resolve().exists(), link
+
+
+def test_every_figure_has_a_reading_and_its_rows(page):
+    experiments = json.loads((DATA / "experiments.json").read_text())["experiments"]
+    figures = sum(len(experiment["figures"]) for experiment in experiments)
+    text = page.read_text()
+    assert text.count("<figure") == text.count('class="reading"') == figures
+    assert text.count("<details>") == figures - 1  # the one that is a table itself
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ('{"schema": 1, "experim', "line 2: is not JSON"),
+        ('{"hello": "world"}', "line 2: has no field 'schema'"),
+        ('{"schema": 99}', "line 2: schema 99 is unknown; this version reads schema 1"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, message):
+    first = json.dumps(rows()[0])
+    (tmp_path / "results.jsonl").write_text(f"{first}\n{line}\n")
+    shutil.copy(DATA / "experiments.json", tmp_path)
+    result = report(tmp_path, "--out", tmp_path / "report.html")
+    assert result.returncode == 2
+    assert message in result.stderr and str(tmp_path / "results.jsonl") in result.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_what_is_missing_is_named(tmp_path):
+    assert report().returncode == 2
+    assert "cannot be read" in report(tmp_path / "none.jsonl").stderr
+    (tmp_path / "results.jsonl").write_text(json.dumps(rows()[0]) + "\n")
+    result = report(tmp_path)
+    assert result.returncode == 2 and "experiments.json" in result.stderr
+
+
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
+    result = report(DATA, "--out", tmp_path / "no" / "folder.html")
+    assert result.returncode == 2 and "--out" in result.stderr
+
+
+# --- in a browser -------------------------------------------------------------------------------------
+
+
+FRAME = """<!doctype html><body style="margin:0">
+<iframe src="{name}" style="border:0;width:{width}px;height:{height}px"></iframe>
+<script>
+addEventListener("message", (event) => {{
+  const place = document.createElement("pre");
+  place.id = "probe";
+  place.textContent = event.data;
+  document.body.append(place);
+}});
+</script>"""
+
+
+def browse(html, width, *options, height=9000):
+    """Opens a page in a frame: a window has a least width, a frame can be as narrow as a phone."""
+    frame = html.with_suffix(".frame.html")
+    frame.write_text(FRAME.format(name=html.name, width=width, height=height))
+    return subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
+         "--virtual-time-budget=6000", f"--window-size={max(width, 600)},{height}", *options,
+         frame.resolve().as_uri()],
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+
+
+def variant(page, name, theme):
+    """A copy of the page that watches itself."""
+    text = page.read_text().replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
+    text = text.replace("<style>", WATCH + "<style>", 1).replace("</body>", PROBE + "</body>")
+    copy = page.with_name(name + ".html")
+    copy.write_text(text)
+    return copy
+
+
+def probe(html, width):
+    result = browse(html, width, "--dump-dom")
+    found = re.search(r'<pre id="probe">(.*?)</pre>', result.stdout, re.DOTALL)
+    assert found, result.stderr[-2000:]
+    return json.loads(unescape(found[1]))
+
+
+def expected_series(html):
+    """Figure and number of series of every panel, from the data in the page."""
+    data = json.loads(re.search(r'id="charts">(.*?)</script>', html.read_text(), re.DOTALL)[1])
+    return [(figure, len(panel["series"])) for figure, all in data.items() for panel in all["panels"]]
+
+
+@needs_browser
+@pytest.mark.parametrize("theme, width", [("light", 1200), ("dark", 1200), ("light", 360)])
+@pytest.mark.parametrize("which", ["page", "comparison"])
+def test_every_chart_is_drawn(request, which, theme, width):
+    source = request.getfixturevalue(which)
+    seen = probe(variant(source, f"{source.stem}-{theme}-{width}", theme), width)
+    assert seen["view"] == width
+    assert seen["problems"] == []
+    assert [(chart["figure"], chart["series"]) for chart in seen["charts"]] == expected_series(source)
+    for chart in seen["charts"]:
+        assert chart["colors"] > chart["series"], chart
+    assert seen["width"] <= seen["view"], "the page is wider than the window"
+
+
+@needs_browser
+def test_series_and_missing_points_are_counted(page, comparison):
+    one, two = dict(expected_series(page)), dict(expected_series(comparison))
+    assert one["sequence-1"] == 3 and two["sequence-1"] == 6
+    assert one["traffic-2"] == 3 + 3, "three algorithms and three lines of theory"
+    seen = probe(variant(page, "absent", "light"), 1200)
+    absent = {chart["figure"]: chart["absent"] for chart in seen["charts"]}
+    assert absent["out_of_memory-1"] == sum(
+        row["experiment"] == "out_of_memory" and row["status"] == "out_of_memory" for row in rows()
+    )
+    assert absent["accuracy-1"] > 0
+
+
+@needs_browser
+@pytest.mark.parametrize("name, theme, width", [("wide", "light", 1200), ("dark", "dark", 1200), ("phone", "light", 390)])
+def test_layouts_are_photographed(page, name, theme, width):
+    picture = page.with_name(f"{name}.png")
+    picture.unlink(missing_ok=True)
+    browse(variant(page, name, theme), width, f"--screenshot={picture.resolve()}")
+    assert picture.stat().st_size > 50_000
+
+
+@needs_browser
+def test_page_prints(page):
+    paper = page.with_name("report.pdf")
+    paper.unlink(missing_ok=True)
+    subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=6000",
+         f"--print-to-pdf={paper.resolve()}", page.resolve().as_uri()],
+        capture_output=True, timeout=180, check=True,
+    )  # fmt: skip
+    assert paper.read_bytes().startswith(b"%PDF")
