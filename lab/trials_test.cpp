@@ -206,7 +206,7 @@ int signalled(int signal, const std::string& path, int milliseconds, const Work&
     if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(99);
     _exit(work());
   }
-  for (int i = 0; i < 2000 && read(path).empty(); ++i) usleep(10'000);
+  for (int i = 0; i < 6000 && read(path).empty(); ++i) usleep(10'000);
   usleep(static_cast<useconds_t>(milliseconds) * 1000);
   kill(child, signal);
   int status = 0;
