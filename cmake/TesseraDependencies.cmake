@@ -113,6 +113,33 @@ endif()
 find_program(TESSERA_PYTEST pytest PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
 mark_as_advanced(TESSERA_PYTEST)
 
+# --- the Python package -------------------------------------------------------------------------------
+# In a wheel's build scikit-build-core says which Python; otherwise it is the one of .venv, which tools/setup makes,
+# with nanobind in it.
+set(TESSERA_PYTHON_ENABLED OFF)
+if(NOT TESSERA_PYTHON)
+  set(TESSERA_PYTHON_REASON "TESSERA_PYTHON=OFF")
+else()
+  if(NOT Python_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+    set(Python_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+  endif()
+  find_package(Python 3.10 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule QUIET)
+  if(Python_FOUND AND NOT nanobind_DIR)
+    execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
+      OUTPUT_VARIABLE nanobind_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  if(Python_FOUND AND nanobind_DIR)
+    find_package(nanobind CONFIG QUIET)
+  endif()
+  if(nanobind_FOUND)
+    set(TESSERA_PYTHON_ENABLED ON)
+    set(TESSERA_PYTHON_REASON "Python ${Python_VERSION}, nanobind ${nanobind_VERSION}")
+  else()
+    _tessera_require(PYTHON "Python 3.10 or newer with its headers (python3-dev) or nanobind was not found")
+    set(TESSERA_PYTHON_REASON "Python's headers (python3-dev) or nanobind not found; tools/setup python installs them")
+  endif()
+endif()
+
 # --- seen, but not used by this version ---------------------------------------------------------------
 find_program(TESSERA_MPICXX mpicxx)
 mark_as_advanced(TESSERA_MPICXX)

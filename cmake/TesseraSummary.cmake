@@ -33,5 +33,5 @@ _tessera_line("CUDA             " ${TESSERA_CUDA_ENABLED} "${TESSERA_CUDA_REASON
 _tessera_line("tessera command  " ${TESSERA_LAB_ENABLED} "${TESSERA_LAB_REASON}")
 _tessera_line("tests, examples  " ${TESSERA_TESTS_ENABLED} "${TESSERA_TESTS_REASON}${_pytest}")
 _tessera_line("MPI              " OFF "${_mpi}")
-_tessera_line("Python package   " OFF "not part of this version")
+_tessera_line("Python package   " ${TESSERA_PYTHON_ENABLED} "${TESSERA_PYTHON_REASON}")
 message(STATUS "")

@@ -1,0 +1,76 @@
+// Arrays of other libraries, without a copy: what an object says about its memory, for the time of a call.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "dlpack_abi.h"
+#include "tessera/tensor.h"
+
+namespace tessera::python {
+
+namespace nb = nanobind;
+
+// The order of the dimensions of q, k, v, out and their gradients.
+enum class Layout { sequence_first, heads_first };
+
+// Which stream a call runs on, and what the libraries whose arrays it takes are told about it.
+struct Stream {
+  std::optional<std::uintptr_t> asked{};  // what the caller passed: work on its arrays is ordered on it already
+};
+
+// Borrows the memory of an array until it is destroyed (with the GIL held). The ways in, fastest first: DLPack's C
+// exchange table (PyTorch from 2.10 on), the buffer protocol (NumPy, JAX on the CPU), `__dlpack__`.
+class Array {
+ public:
+  // Throws TypeError when `object` is no array, and what its library raises when it cannot hand it out.
+  Array(const char* name, nb::handle object, const Stream& stream);
+  ~Array();
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  [[nodiscard]] const dlpack::Tensor& view() const noexcept { return view_; }
+  [[nodiscard]] bool read_only() const noexcept { return read_only_; }
+  [[nodiscard]] bool on_gpu() const noexcept {
+    return view_.device.type == dlpack::kCuda || view_.device.type == dlpack::kCudaManaged;
+  }
+  [[nodiscard]] tessera::Device device() const noexcept {
+    return on_gpu() ? tessera::Device::cuda(view_.device.index) : tessera::Device::cpu();
+  }
+  // The type as array libraries call it: "float32", "int64".
+  [[nodiscard]] std::string dtype_name() const;
+  // The first element.
+  [[nodiscard]] void* data() const noexcept { return static_cast<char*>(view_.data) + view_.byte_offset; }
+  // The stream that the array's library works on, where it can be asked.
+  [[nodiscard]] std::optional<std::uintptr_t> current_stream() const;
+
+  // The array as a tensor of the library. Throws Error (invalid_argument) naming the argument.
+  [[nodiscard]] tessera::Tensor tensor(TensorRole role, Layout layout = Layout::sequence_first) const;
+
+  // A one-dimensional array without gaps, of `T`, or of another type of the same size where `also` says so.
+  template <typename T>
+  [[nodiscard]] std::span<const T> flat(dlpack::Type type, std::optional<dlpack::Type> also = {}) const {
+    check_flat(type, also);
+    return {static_cast<const T*>(data()), static_cast<std::size_t>(view_.shape[0])};
+  }
+
+ private:
+  bool by_exchange(nb::handle object);
+  bool by_buffer(nb::handle object);
+  bool by_dlpack(nb::handle object, const Stream& stream);
+  void check_flat(dlpack::Type type, std::optional<dlpack::Type> also) const;
+
+  const char* name_;
+  dlpack::Tensor view_{};
+  bool read_only_ = false;
+  const dlpack::Exchange* exchange_ = nullptr;
+  nb::object capsule_;            // by_dlpack: owns what view_ points to
+  std::optional<Py_buffer> buffer_;
+  std::int64_t strides_[8] = {};  // by_buffer: in elements
+};
+
+}  // namespace tessera::python

@@ -1,0 +1,33 @@
+// Options: everything of a call but the data, and the names of the library's enumerations.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string_view>
+
+#include "tessera/attention.h"
+
+namespace tessera::python {
+
+namespace nb = nanobind;
+
+// What Python sees as `Options`.
+struct Options {
+  Attention attention{};  // without what points to memory: ALiBi slopes, lengths, dropout state
+};
+
+// The value whose name is `text`; throws Error (invalid_argument) that lists the names.
+Algorithm algorithm_of(std::string_view text);
+Direction direction_of(std::string_view text);
+DType dtype_of(std::string_view text);
+// "cpu", "cuda" or "cuda:1".
+Device device_of(std::string_view text);
+std::string text_of(Device device);
+
+// Each file adds its part to the module.
+void add_block_mask(nb::module_& module);
+void add_options(nb::module_& module);
+void add_calls(nb::module_& module);
+void add_plan(nb::module_& module);
+
+}  // namespace tessera::python

@@ -1,0 +1,100 @@
+// Plan, and what this build and this machine have.
+#include "tessera/plan.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+
+#include "options.h"
+
+namespace tessera::python {
+namespace {
+
+using namespace nb::literals;
+
+Plan plan_for(const Options& options, std::int64_t batch, std::int64_t q_length, std::int64_t k_length,
+              std::int64_t q_heads, std::int64_t kv_heads, std::int64_t qk_dim, std::int64_t v_dim,
+              std::string_view dtype, bool lse, bool bias, bool alibi, bool packed, std::string_view device,
+              std::string_view direction, int threads) {
+  Attention attention = options.attention;
+  static constexpr float slope = 0;  // a plan asks whether there are slopes, and reads none
+  if (alibi) attention.alibi.slopes = &slope;
+  if (packed) attention.mask.lengths = {.count = batch, .max_q = q_length, .max_k = k_length};
+  const Shapes shapes{.batch = batch, .q_length = q_length, .k_length = k_length, .q_heads = q_heads,
+                      .kv_heads = kv_heads, .qk_dim = qk_dim, .v_dim = v_dim, .dtype = dtype_of(dtype),
+                      .lse = lse, .bias = bias};
+  return plan(attention, shapes, device_of(device), direction_of(direction), {.threads = threads});
+}
+
+nb::list rejected(const Plan& plan) {
+  nb::list list;
+  for (const Rejection& r : plan.rejected) list.append(nb::make_tuple(r.kernel, r.reason));
+  return list;
+}
+
+nb::list all_devices() {
+  nb::list list;
+  for (const DeviceInfo& info : devices()) {
+    nb::dict row;
+    row["device"] = text_of(info.device);
+    row["name"] = info.name;
+    row["description"] = info.description;
+    list.append(row);
+  }
+  return list;
+}
+
+nb::list all_kernels() {
+  nb::list list;
+  for (const KernelInfo& info : kernels()) {
+    nb::dict row;
+    row["name"] = info.name;
+    row["algorithm"] = name(info.algorithm);
+    row["direction"] = name(info.direction);
+    row["device"] = info.device == DeviceType::cpu ? "cpu" : "cuda";
+    row["features"] = info.features;
+    row["missing"] = info.missing;
+    list.append(row);
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_plan(nb::module_& module) {
+  nb::class_<Plan>(module, "Plan", "What would run for given shapes; str() prints it.")
+      .def_ro("kernel", &Plan::kernel, "Name of the kernel, as TESSERA_KERNEL takes it.")
+      .def_prop_ro("algorithm", [](const Plan& p) { return name(p.algorithm); })
+      .def_prop_ro("direction", [](const Plan& p) { return name(p.direction); })
+      .def_prop_ro("device", [](const Plan& p) { return text_of(p.device); })
+      .def_ro("threads", &Plan::threads, "CPU threads it would use.")
+      .def_ro("block_q", &Plan::block_q, "Queries per tile.")
+      .def_ro("block_k", &Plan::block_k, "Keys per tile.")
+      .def_ro("shared_memory_bytes", &Plan::shared_memory_bytes, "Shared memory per thread block (GPU).")
+      .def_ro("workspace_bytes", &Plan::workspace_bytes, "Memory the call takes besides its arrays.")
+      .def_ro("details", &Plan::details, "Further facts about the kernel, one per line.")
+      .def_ro("flops", &Plan::flops, "Floating-point operations, FlashAttention's convention.")
+      .def_ro("visible_pairs", &Plan::visible_pairs, "(query, key) pairs that the mask lets through.")
+      .def_ro("minimum_bytes", &Plan::minimum_bytes, "Every array once: no algorithm moves less.")
+      .def_ro("traffic_bytes", &Plan::traffic_bytes, "Predicted memory traffic of this kernel.")
+      .def_ro("standard_traffic_bytes", &Plan::standard_traffic_bytes, "Predicted memory traffic of `standard`.")
+      .def_ro("standard_workspace_bytes", &Plan::standard_workspace_bytes, "Memory that `standard` would take.")
+      .def_prop_ro("rejected", &rejected, "Every other kernel for this direction, with the reason.")
+      .def("__str__", [](const Plan& p) { return to_string(p); })
+      .def("__repr__", [](const Plan& p) { return "<Plan " + p.kernel + " " + name(p.direction) + ">"; });
+
+  module.def("plan", &plan_for, "options"_a, nb::kw_only(), "batch"_a = 1, "q_length"_a, "k_length"_a, "q_heads"_a = 1,
+             "kv_heads"_a = 0, "qk_dim"_a = 64, "v_dim"_a = 0, "dtype"_a = "fp32", "lse"_a = true, "bias"_a = false,
+             "alibi"_a = false, "packed"_a = false, "device"_a = "cpu", "direction"_a = "forward", "threads"_a = 0,
+             "The decision that forward or backward would take.");
+  module.def("alibi_slopes", &alibi_slopes, "heads"_a, "The slopes of the ALiBi paper.");
+  module.def("build_info", &build_info, "How the library was built; one fact per line.");
+  module.def("devices", &all_devices, "Each device of this machine: device, name, description.");
+  module.def("kernels", &all_kernels, "Each kernel of this build: name, algorithm, direction, device, features, missing.");
+}
+
+}  // namespace tessera::python
