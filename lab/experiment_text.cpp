@@ -60,18 +60,24 @@ const std::map<std::string, FieldText>& field_texts() {
       {"algorithm", {"algorithm", ""}},
       {"batch", {"batch", ""}},
       {"bound_traffic_bytes", {"N²d²/M", "B"}},
+      {"depth", {"layers", ""}},
       {"direction", {"direction", ""}},
       {"dtype", {"type", ""}},
       {"embedding", {"width (heads × head dimension)", ""}},
       {"flops", {"floating-point operations", "FLOP"}},
       {"kept_share", {"share of the matrix that is kept", ""}},
+      {"loss", {"loss on held-out text", "nats per token"}},
       {"mask", {"mask", ""}},
       {"max_error", {"largest error", ""}},
       {"measured_traffic_bytes", {"memory traffic, measured", "B"}},
       {"median_ms", {"time", "ms"}},
+      {"memory_saved_percent", {"peak memory saved", "%"}},
+      {"memory_used_bytes", {"memory held", "B"}},
       {"minimum_traffic_bytes", {"every tensor once", "B"}},
+      {"peak_bytes", {"peak memory", "B"}},
       {"peak_extra_bytes", {"memory besides the tensors", "B"}},
       {"predicted_traffic_bytes", {"memory traffic, predicted", "B"}},
+      {"preset", {"model", ""}},
       {"q_heads", {"heads", ""}},
       {"q_length", {"sequence length", "tokens"}},
       {"qk_dim", {"head dimension", ""}},
@@ -82,14 +88,19 @@ const std::map<std::string, FieldText>& field_texts() {
       {"speedup_over_standard", {"speed-up over standard", "×"}},
       {"standard_traffic_bytes", {"standard attention", "B"}},
       {"status", {"result", ""}},
+      {"step", {"step", ""}},
       {"tflops", {"speed", "TFLOP/s"}},
       {"tile_traffic_bytes", {"FlashAttention-1 with this tile alone in fast memory", "B"}},
+      {"time_saved_percent", {"time saved", "%"}},
+      {"tokens_per_second", {"speed", "tokens/s"}},
+      {"train_seconds", {"time of training", "s"}},
   };
   return kAll;
 }
 
 std::vector<std::string> fields_of(const Figure& figure) {
-  std::vector<std::string> all = {figure.x, figure.y, figure.series, figure.value, figure.sum_over};
+  std::vector<std::string> all = {figure.x,     figure.y,        figure.series,
+                                  figure.value, figure.sum_over, figure.last_of};
   for (const auto* list : {&figure.facets, &figure.columns, &figure.bounds}) {
     all.insert(all.end(), list->begin(), list->end());
   }
@@ -99,11 +110,19 @@ std::vector<std::string> fields_of(const Figure& figure) {
 
 Json figure_json(const Figure& figure) {
   auto field = [](const std::string& name) { return name.empty() ? Json(nullptr) : Json(name); };
-  return {
-      {"kind", name(figure.kind)}, {"title", figure.title},          {"x", field(figure.x)},
-      {"y", field(figure.y)},      {"series", field(figure.series)}, {"facets", figure.facets},
-      {"log_x", figure.log_x},     {"log_y", figure.log_y},          {"value", field(figure.value)},
-      {"columns", figure.columns}, {"bounds", figure.bounds},        {"sum_over", field(figure.sum_over)}};
+  return {{"kind", name(figure.kind)},
+          {"title", figure.title},
+          {"x", field(figure.x)},
+          {"y", field(figure.y)},
+          {"series", field(figure.series)},
+          {"facets", figure.facets},
+          {"log_x", figure.log_x},
+          {"log_y", figure.log_y},
+          {"value", field(figure.value)},
+          {"columns", figure.columns},
+          {"bounds", figure.bounds},
+          {"sum_over", field(figure.sum_over)},
+          {"last_of", field(figure.last_of)}};
 }
 
 std::string figure_text(const Figure& figure) {
@@ -114,6 +133,7 @@ std::string figure_text(const Figure& figure) {
     text = fmt::format("{}: {} over {} and {}", figure.title, figure.value, figure.x, figure.y);
   if (!figure.facets.empty()) text += fmt::format(", a panel for each {}", fmt::join(figure.facets, " and "));
   if (!figure.sum_over.empty()) text += fmt::format(", the sum over {}", figure.sum_over);
+  if (!figure.last_of.empty()) text += fmt::format(", the last {} that is ok", figure.last_of);
   return text;
 }
 
@@ -166,6 +186,17 @@ std::vector<const Experiment*> find_experiments(const std::vector<std::string>& 
   return chosen;
 }
 
+std::vector<const Experiment*> find_own_experiments(const std::vector<std::string>& names) {
+  std::vector<const Experiment*> chosen = find_experiments(names);
+  for (const Experiment* experiment : chosen) {
+    if (names.empty() || experiment->program.empty()) continue;
+    throw UsageError(fmt::format("experiment '{}': is measured by another program: {}", experiment->name,
+                                 experiment->program));
+  }
+  std::erase_if(chosen, [](const Experiment* experiment) { return !experiment->program.empty(); });
+  return chosen;
+}
+
 Sweep sweep_of(const Part& part, const BenchText& text, Device device) {
   ProblemOptions options = read_options(part.common + " " + text);
   if (options.dtype.empty()) options.dtype = {device.type == DeviceType::cpu ? "fp32" : "fp16"};
@@ -196,6 +227,7 @@ std::string describe(const Experiment& experiment) {
   std::string text = fmt::format("{}: {}\n", experiment.name, experiment.title);
   text += fact("question", experiment.question);
   text += fact("from", experiment.origin);
+  if (!experiment.program.empty()) text += fact("run by", experiment.program);
   for (const Scale scale : {Scale::quick, Scale::normal, Scale::full}) {
     std::string label = name(scale);
     for (const Part& part : experiment.parts) {

@@ -365,10 +365,14 @@ Experiment accuracy() {
 }  // namespace
 
 const std::vector<Experiment>& experiments() {
-  static const std::vector<Experiment> kAll = {summary(),        sequence(),  batch(),      causal(),
-                                               heads(),          embedding(), direction(),  head_dim(),
-                                               heatmap(),        traffic(),   block_size(), sparsity(),
-                                               long_sequences(), minimal(),   accuracy(),   out_of_memory()};
+  static const std::vector<Experiment> kAll = [] {
+    std::vector<Experiment> all = {summary(),        sequence(),  batch(),      causal(),
+                                   heads(),          embedding(), direction(),  head_dim(),
+                                   heatmap(),        traffic(),   block_size(), sparsity(),
+                                   long_sequences(), minimal(),   accuracy(),   out_of_memory()};
+    for (Experiment& one : python_experiments()) all.push_back(std::move(one));
+    return all;
+  }();
   return kAll;
 }
 

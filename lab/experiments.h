@@ -61,6 +61,7 @@ struct Figure {
   std::vector<std::string> columns{};  // table: the fields shown, after `series`
   std::vector<std::string> bounds{};   // further fields of the same rows, drawn as dashed lines
   std::string sum_over{};  // rows that differ in this field alone are added up, as forward + backward
+  std::string last_of{};   // of rows that differ in this field alone, the last that is ok is drawn
 };
 
 struct Experiment {
@@ -72,13 +73,20 @@ struct Experiment {
   std::vector<Figure> figures;
   Scaled<std::string> memory_budget{};  // when none is asked for, as in "15GiB"; empty: what the device has
   int repetitions = 0;                  // measured calls; 0: by time
+  std::string program{};                // what measures it instead of `tessera lab`; it has no parts then
 };
 
 // All of them, in the order in which they run and are shown.
 const std::vector<Experiment>& experiments();
 
+// Those that train models or call other libraries: `python -m tessera.lab` measures them.
+std::vector<Experiment> python_experiments();
+
 // Those of these names, in the order above, none twice; no names: all. Throws UsageError.
 std::vector<const Experiment*> find_experiments(const std::vector<std::string>& names);
+
+// The same of those that `tessera lab` measures itself. Throws UsageError for one that it does not.
+std::vector<const Experiment*> find_own_experiments(const std::vector<std::string>& names);
 
 // A sweep of a part. Without --dtype: fp32 on the CPU, fp16 on a GPU, as in the studies; without --algorithm: every one
 // that the device has, but for the teaching kernel.

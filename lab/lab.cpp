@@ -106,7 +106,7 @@ std::string outcome(const Row& row) {
 
 int run_lab(const LabOptions& options) {
   if (options.list) return run_list(options);
-  const std::vector<const Experiment*> chosen = find_experiments(options.experiments);
+  const std::vector<const Experiment*> chosen = find_own_experiments(options.experiments);
   const Device device = device_of(options);
   const Scale scale = scale_of(options, device);
   std::optional<std::size_t> budget;

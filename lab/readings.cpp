@@ -88,6 +88,8 @@ Relation relation(const Figure& figure, double value, double base) {
       }
       break;
     case Measure::rate:
+    case Measure::loss:
+    case Measure::saving:
     case Measure::other: break;
   }
   return {same ? fmt::format("at the same {}", what) : fmt::format("at {} the {}", times(ratio), what),
@@ -390,7 +392,11 @@ std::optional<double> linear_slope(const Axis& axis, const Series& series) {
 
 std::vector<Reading> readings(const Figure& figure) {
   std::vector<Reading> all;
-  for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
+  if (figure.y.measure == Measure::loss || figure.y.measure == Measure::saving) {
+    for (Reading& reading : training_readings(figure)) add(all, std::move(reading));
+  } else {
+    for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
+  }
   for (const Figure& column : figure.columns) {
     const bool telling = column.y.measure != Measure::other || column.y.field == "flops";
     const bool bound =

@@ -19,6 +19,9 @@ struct Reading {
 // The most telling first. Never empty, and no reading without a sentence.
 std::vector<Reading> readings(const Figure& figure);
 
+// The same of figures of losses and of savings, which are read in their own way.
+std::vector<Reading> training_readings(const Figure& figure);
+
 // The first sentence, with its context.
 std::string headline(const Figure& figure);
 

@@ -18,9 +18,9 @@ namespace {
 using nlohmann::json;
 
 // Algorithms keep their colour in every figure.
-constexpr std::array kAlgorithms = {"standard",  "flash1",         "flash2",         "hopper",
-                                    "minimal",   "block_sparse",   "sparse_strided", "sparse_fixed",
-                                    "linformer", "standard_fused", "megatron",       "automatic"};
+constexpr std::array kAlgorithms = {"standard",  "flash1",       "flash2",         "hopper",
+                                    "minimal",   "block_sparse", "sparse_strided", "sparse_fixed",
+                                    "linformer", "flash",        "megatron",       "automatic"};
 
 double largest_of(const Rows& rows, const std::string& field) {
   double largest = 0;
@@ -239,6 +239,14 @@ void add_bounds(Figure& figure, const Rows& rows) {
   }
 }
 
+// Nothing can be saved where there is nothing to compare with: standard itself, or points that do not fit with it.
+void drop_unsaved(std::vector<json>& rows, const std::string& field) {
+  auto has_saving = [&](const json& row) { return number_of(row, field).has_value(); };
+  if (std::any_of(rows.begin(), rows.end(), has_saving)) {
+    std::erase_if(rows, [&](const json& row) { return !has_saving(row); });
+  }
+}
+
 const char* status_text(const std::string& status) {
   if (status == "out_of_memory") return "out of memory";
   if (status == "no_value") return "nothing recorded";
@@ -290,7 +298,9 @@ const Mark* Series::at(std::size_t x) const {
 
 Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, const std::string& where) {
   check_fields(asked, given, where);
-  const std::vector<json> all = asked.sum_over.empty() ? given : summed(given, asked);
+  std::vector<json> all = asked.sum_over.empty() ? given : summed(given, asked);
+  if (!asked.last_of.empty()) all = last_ones(all, asked);
+  if (quantity_of(asked.y.front(), "", 0).measure == Measure::saving) drop_unsaved(all, asked.y.front());
   Figure figure;
   figure.spec = completed(asked);
   const FigureSpec& spec = figure.spec;

@@ -12,7 +12,7 @@
 namespace tessera::lab::report {
 
 // What kind of number a field holds, and so what a comparison of two of them is called.
-enum class Measure { time, rate, memory, error, other };
+enum class Measure { time, rate, memory, error, loss, saving, other };
 
 // A field as people read it: values are multiplied by `scale` to be in `unit`.
 struct Quantity {

@@ -16,10 +16,54 @@ namespace {
 using nlohmann::json;
 
 // What may tell two rows of one point apart, most telling first.
-constexpr std::array kDistinctions = {
-    "run",      "algorithm", "direction", "dtype",   "mask",     "variant", "kept_share", "requested_block_k",
-    "q_length", "batch",     "k_length",  "q_heads", "kv_heads", "qk_dim",  "v_dim",      "block_q",
-    "block_k",  "bias",      "alibi",     "softcap", "dropout",  "threads"};
+constexpr std::array kDistinctions = {"run",
+                                      "algorithm",
+                                      "direction",
+                                      "dtype",
+                                      "mask",
+                                      "variant",
+                                      "preset",
+                                      "kept_share",
+                                      "requested_block_k",
+                                      "q_length",
+                                      "batch",
+                                      "k_length",
+                                      "depth",
+                                      "embedding",
+                                      "q_heads",
+                                      "kv_heads",
+                                      "qk_dim",
+                                      "v_dim",
+                                      "block_q",
+                                      "block_k",
+                                      "bias",
+                                      "alibi",
+                                      "softcap",
+                                      "dropout",
+                                      "threads",
+                                      "optimizer",
+                                      "compiled",
+                                      "memory_budget_bytes"};
+
+// Tiles and threads are the library's choice.
+bool is_chosen(const std::string& field) {
+  return field == "block_q" || field == "block_k" || field == "threads";
+}
+
+// Rows that do not differ in these fields, in order of appearance.
+std::vector<Rows> grouped(const std::vector<json>& rows, const std::vector<std::string>& fields) {
+  std::vector<std::pair<std::string, Rows>> groups;
+  for (const json& row : rows) {
+    const std::string key = key_of(row, fields);
+    auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == key; });
+    if (found == groups.end()) found = groups.insert(found, {key, {}});
+    found->second.push_back(&row);
+  }
+  std::vector<Rows> all;
+  for (auto& [key, group] : groups) all.push_back(std::move(group));
+  return all;
+}
 
 // A heat map has two axes and a value. Which of the fields is the value shows in what they are.
 FigureSpec with_value(FigureSpec spec) {
@@ -102,23 +146,13 @@ Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_
 std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) {
   std::vector<std::string> fields = {spec.x};
   for (const std::string field : kDistinctions) {
-    // Tiles and threads are chosen for each direction.
-    const bool chosen = field == "block_q" || field == "block_k" || field == "threads";
-    if (field != spec.sum_over && !chosen) fields.push_back(field);
+    if (field != spec.sum_over && !is_chosen(field)) fields.push_back(field);
   }
   Rows all;
   for (const json& row : rows) all.push_back(&row);
   const std::vector<std::string> parts = distinct(all, spec.sum_over);
-  std::vector<std::pair<std::string, Rows>> groups;
-  for (const json* row : all) {
-    const std::string key = key_of(*row, fields);
-    auto found =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == key; });
-    if (found == groups.end()) found = groups.insert(found, {key, {}});
-    found->second.push_back(row);
-  }
   std::vector<json> sums;
-  for (auto& [key, group] : groups) {
+  for (const Rows& group : grouped(rows, fields)) {
     std::size_t again = 0;
     const Rows once = latest(group, {spec.sum_over}, again);
     json sum = *once.front();
@@ -136,6 +170,25 @@ std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) 
   return sums;
 }
 
+std::vector<json> last_ones(const std::vector<json>& rows, const FigureSpec& spec) {
+  std::vector<std::string> fields = {spec.x};
+  for (const std::string field : kDistinctions) {
+    const bool follows = spec.last_of == "q_length" && field == "k_length";
+    if (field != spec.last_of && !follows && !is_chosen(field)) fields.push_back(field);
+  }
+  std::vector<json> last;
+  for (const Rows& group : grouped(rows, fields)) {
+    const json* best = nullptr;
+    for (const json* row : group) {
+      const auto value = number_of(*row, spec.last_of);
+      if ((*row)["status"] != "ok" || !value) continue;
+      if (best == nullptr || *value >= *number_of(*best, spec.last_of)) best = row;
+    }
+    last.push_back(best == nullptr ? *group.front() : *best);
+  }
+  return last;
+}
+
 void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const std::string& where) {
   auto check = [&](const char* role, const std::string& field) {
     const bool known = std::any_of(rows.begin(), rows.end(), [&](const json& row) {
@@ -149,6 +202,7 @@ void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const s
   for (const std::string& field : spec.facets) check("facet", field);
   for (const std::string& field : spec.bounds) check("bound", field);
   check("sum_over", spec.sum_over);
+  check("last_of", spec.last_of);
   check("value", spec.value);
   for (const std::string& field : spec.y) check("y", field);
   for (const std::string& field : spec.series) check("series", field);

@@ -27,6 +27,9 @@ Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_
 // none either, for the same reason.
 std::vector<nlohmann::json> summed(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
 
+// Of rows that differ in `last_of` alone the one with the largest value of it that is ok; where none is, the first.
+std::vector<nlohmann::json> last_ones(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
+
 // Throws UsageError, which starts with `where`, for a field that no row has.
 void check_fields(const FigureSpec& spec, const std::vector<nlohmann::json>& rows, const std::string& where);
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "lab/experiments.h"
 #include "lab/parse.h"
 
 namespace tessera::lab::report {
@@ -123,6 +124,7 @@ FigureSpec parse_figure(const json& object, const std::string& where) {
   figure.value = entry.text("value");
   figure.bounds = entry.list("bounds");
   figure.sum_over = entry.text("sum_over");
+  figure.last_of = entry.text("last_of");
   figure.log_x = entry.flag("log_x");
   figure.log_y = entry.flag("log_y");
   figure.theory = entry.flag("theory");
@@ -187,8 +189,9 @@ ResultsFile read_results(const std::string& path) {
   const fs::path file = fs::is_directory(path) ? fs::path(path) / "results.jsonl" : fs::path(path);
   const std::string beside = (file.parent_path() / "experiments.json").string();
   ResultsFile results{file.string(), parse_rows(read_text(file.string(), "RESULTS"), file.string()), {}};
-  results.experiments =
-      parse_experiments(read_text(beside, "experiments, expected beside the rows,"), beside);
+  results.experiments = fs::exists(beside)
+                            ? parse_experiments(read_text(beside, "experiments, beside the rows,"), beside)
+                            : parse_experiments(to_json(find_experiments({})).dump(), "of this version");
   return results;
 }
 

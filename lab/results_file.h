@@ -24,6 +24,7 @@ struct FigureSpec {
   std::string value;                // of a heat map: what is coloured
   std::vector<std::string> bounds;  // further fields of the same rows, drawn as lines of theory
   std::string sum_over;             // rows that differ in this field alone are added up
+  std::string last_of;              // of rows that differ in this field alone the last that is ok counts
   bool log_x = false;
   bool log_y = false;
   bool theory = false;  // draws the bounds of the theory into a figure of memory traffic
@@ -46,7 +47,8 @@ struct ResultsFile {
 };
 
 // All of them throw UsageError that names the file, the line or entry, and what was expected.
-// `path` is a results.jsonl or the folder that holds one.
+// `path` is a results.jsonl or the folder that holds one. Without an experiments.json beside it the experiments are
+// those of this version.
 ResultsFile read_results(const std::string& path);
 std::vector<nlohmann::json> parse_rows(const std::string& text, const std::string& path);
 std::vector<ExperimentSpec> parse_experiments(const std::string& text, const std::string& path);

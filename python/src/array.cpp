@@ -64,7 +64,7 @@ std::string name_of(const dlpack::Type& type) {
 
 Array::Array(const char* name, nb::handle object, const Stream& stream) : name_(name) {
   if (by_exchange(object) || by_buffer(object) || by_dlpack(object, stream)) return;
-  const std::string type = nb::cast<std::string>(nb::str(nb::getattr(object.type(), "__name__")));
+  const std::string type = nb::str(nb::getattr(object.type(), "__name__")).c_str();
   throw nb::type_error((std::string(name) + " is of type " + type +
                         "; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, JAX)").c_str());
 }
@@ -88,7 +88,7 @@ bool Array::by_buffer(nb::handle object) {
     // NumPy knows bfloat16 from the package ml_dtypes, but neither its buffers nor its DLPack do.
     nb::object number = nb::getattr(dtype, "num", nb::none());
     if (number.is_none() || nb::cast<int>(number) >= 256) {
-      bfloat = nb::cast<std::string>(nb::str(nb::getattr(dtype, "name", nb::str("")))) == "bfloat16";
+      bfloat = std::string_view(nb::str(nb::getattr(dtype, "name", nb::str(""))).c_str()) == "bfloat16";
       if (bfloat && nb::hasattr(source, "view") && !number.is_none()) source = source.attr("view")("uint16");
     }
   }

@@ -23,6 +23,12 @@ Layout layout_of(int layout) {
   return layout == 0 ? Layout::sequence_first : Layout::heads_first;
 }
 
+// Whether a call is over sooner than other threads could be woken: then it stays in its own. No result depends on it.
+bool small(const Tensor& q, const Tensor& k) {
+  const double pairs = static_cast<double>(q.shape[0] * q.shape[2]) * static_cast<double>(q.shape[1] * k.shape[1]);
+  return pairs * static_cast<double>(4 * q.shape[3]) < 1e6;
+}
+
 // What besides the tensors a call is given.
 struct Side {
   nb::handle alibi, lengths_q, lengths_k;
@@ -50,6 +56,7 @@ class Call {
     take_alibi(tensors.q);
     take_dropout();
     Execution execution{.threads = side_.threads};
+    if (execution.threads == 0 && small(tensors.q, tensors.k)) execution.threads = 1;
     if (tensors.q.device.type == DeviceType::cuda) {
       const std::optional<std::uintptr_t> stream = side_.stream ? side_.stream : arrays_.front()->current_stream();
       execution.stream = reinterpret_cast<void*>(stream.value_or(0));

@@ -77,7 +77,7 @@ std::string text_of(const Options& options) {
   auto put = [&](const char* field, const std::string& value, bool given) {
     if (given) text += (text.back() == '(' ? "" : ", ") + std::string(field) + "=" + value;
   };
-  auto number = [](double value) { return nb::cast<std::string>(nb::repr(nb::float_(value))); };
+  auto number = [](double value) { return std::string(nb::repr(nb::float_(value)).c_str()); };
   auto quoted = [](const char* value) { return std::string("\"") + value + "\""; };
   put("scale", number(a.scale.value_or(0)), a.scale.has_value());
   put("left", std::to_string(a.mask.left), a.mask.left != -1);
@@ -86,10 +86,10 @@ std::string text_of(const Options& options) {
   put("diagonal", std::to_string(a.mask.diagonal.value_or(0)), a.mask.diagonal.has_value());
   put("softcap", number(a.softcap), a.softcap != 0);
   put("dropout", number(a.dropout.probability), a.dropout.probability != 0);
-  put("origin", nb::cast<std::string>(nb::repr(nb::cast(origin_of(a)))), origin_of(a) != OriginTuple{});
+  put("origin", nb::repr(nb::cast(origin_of(a))).c_str(), origin_of(a) != OriginTuple{});
   put("algorithm", quoted(name(a.algorithm)), a.algorithm != Algorithm::automatic);
   put("deterministic", "True", a.deterministic);
-  if (a.mask.blocks) put("block_mask", nb::cast<std::string>(nb::repr(nb::cast(a.mask.blocks))), true);
+  if (a.mask.blocks) put("block_mask", nb::repr(nb::cast(a.mask.blocks)).c_str(), true);
   return text + ")";
 }
 
