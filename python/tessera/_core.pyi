@@ -9,15 +9,9 @@ RuntimeError (the device failed), each with the library's text; TypeError for an
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-Array = Any
-"""An object with ``__dlpack__``."""
-
-AlgorithmName = Literal["automatic", "standard", "flash1", "flash2", "hopper", "minimal"]
-AlignName = Literal["bottom_right", "top_left"]
-DTypeName = Literal["fp64", "fp32", "fp16", "bf16"]
-DirectionName = Literal["forward", "backward"]
+from tessera._types import AlgorithmName, AlignName, Array, DirectionName, DTypeName
 
 __version__: str
 

@@ -1,0 +1,5 @@
+"""``python -m tessera``: the command ``tessera``."""
+
+from tessera._command import main
+
+main()

@@ -1,0 +1,118 @@
+"""What the functions need of an array library: new arrays beside an old one, and its current stream.
+
+A library is known by the module its arrays come from and imported only when one of its arrays is seen.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tessera._types import Array
+
+DTYPE_NAMES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+class Library:
+    """An array library that can make arrays: NumPy and everything that follows the array API standard."""
+
+    writable = True
+    """Whether arrays can be written after they are made."""
+
+    def __init__(self, namespace: Any) -> None:
+        self.namespace = namespace
+
+    def empty(self, shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
+        """A new array without gaps on the device of `like`, of its type unless `dtype` says another."""
+        return self.namespace.empty(shape, dtype=like.dtype if dtype is None else dtype)
+
+    def accumulator(self, like: Array) -> Any:
+        """The type of an LSE: float64 for float64, else float32."""
+        return self.namespace.float64 if dtype_name(like) == "fp64" else self.namespace.float32
+
+    def numbers(self, values: Sequence[Any], kind: str, like: Array) -> Array:
+        """An array of int32 ("i") or float32 ("f") with these values, beside `like`."""
+        return array.array(kind, values)
+
+    def finished(self, result: Array) -> Array:
+        """What the caller gets for an array that `empty` made."""
+        return result
+
+    def stream(self, like: Array) -> int | None:
+        """The stream that this library works on; None: the extension asks, or there is none."""
+        return None
+
+
+class Torch(Library):
+    def empty(self, shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
+        return like.new_empty(shape, dtype=dtype)
+
+    def numbers(self, values: Sequence[Any], kind: str, like: Array) -> Array:
+        dtype = self.namespace.int32 if kind == "i" else self.namespace.float32
+        return self.namespace.tensor(values, dtype=dtype, device=like.device)
+
+    def stream(self, like: Array) -> int | None:
+        return self.namespace.cuda.current_stream(like.device).cuda_stream if like.is_cuda else None
+
+
+class Cupy(Library):
+    def numbers(self, values: Sequence[Any], kind: str, like: Array) -> Array:
+        return self.namespace.asarray(values, dtype="int32" if kind == "i" else "float32")
+
+    def stream(self, like: Array) -> int | None:
+        return int(self.namespace.cuda.get_current_stream().ptr)
+
+
+class Jax(Library):
+    """JAX's arrays cannot be written: results are made as NumPy arrays and handed over."""
+
+    writable = False
+
+    def __init__(self, namespace: Any) -> None:
+        import numpy
+
+        super().__init__(numpy)
+        self.jax = namespace
+
+    def finished(self, result: Array) -> Array:
+        return self.jax.numpy.asarray(result)
+
+
+_KINDS: dict[str, type[Library]] = {"torch": Torch, "cupy": Cupy, "jax": Jax}
+_known: dict[type, Library] = {}
+
+
+def library_of(q: Array) -> Library:
+    """The library that `q` belongs to. Raises TypeError when it is not an array of one that is known."""
+    found = _known.get(type(q))
+    if found is None:
+        found = _known[type(q)] = _find(q)
+    return found
+
+
+def _find(q: Array) -> Library:
+    for base in type(q).__mro__:
+        root = base.__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are JAX's
+        if root == "numpy" or root in _KINDS:
+            __import__(root)
+            return _KINDS.get(root, Library)(sys.modules[root])
+    if hasattr(q, "__array_namespace__") and hasattr(q, "__dlpack__"):
+        return Library(q.__array_namespace__())
+    raise TypeError(f"q is of type {type(q).__name__}; it must be an array of PyTorch, NumPy, CuPy, JAX or another "
+                    "library with __dlpack__ and __array_namespace__")
+
+
+def dtype_name(array_or_dtype: Any) -> str:
+    """The library's name of a type, "fp32", from an array or from a type of any array library."""
+    dtype = getattr(array_or_dtype, "dtype", array_or_dtype)
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = name.rpartition(".")[2]
+    return DTYPE_NAMES.get(name, name)
+
+
+def device_name(like: Array) -> str:
+    """"cpu" or "cuda:N", from any array."""
+    kind, index = like.__dlpack_device__()
+    return f"cuda:{index}" if kind in (2, 13) else "cpu"

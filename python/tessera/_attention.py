@@ -1,0 +1,249 @@
+"""attention and attention_backward: the library's two calls for the arrays of any library."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tessera import _core
+from tessera._arrays import Library, library_of
+from tessera._core import BlockMask
+from tessera._types import AlgorithmName, AlignName, Array, Layout, Origin
+
+_LAYOUTS = {"bshd": _core.SEQUENCE_FIRST, "bhsd": _core.HEADS_FIRST}
+
+
+class Gradients(NamedTuple):
+    """What ``attention_backward`` returns; None for what was not wanted."""
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array
+
+
+@lru_cache(maxsize=256)
+def options(causal: bool, window: tuple[int, int] | None, align: AlignName, diagonal: int | None,
+            scale: float | None, softcap: float, dropout: float, origin: Origin, algorithm: AlgorithmName,
+            deterministic: bool, block_mask: BlockMask | None) -> _core.Options:
+    """The description of a call in the words of ``attention``, made once for equal arguments."""
+    left, right = (-1, -1) if window is None else window
+    if causal:
+        right = 0
+    return _core.Options(scale=scale, left=left, right=right, align=align, diagonal=diagonal, softcap=softcap,
+                         dropout=dropout, origin=origin, algorithm=algorithm, deterministic=deterministic,
+                         block_mask=block_mask)
+
+
+def _layout(layout: str) -> int:
+    if layout not in _LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; it must be 'bshd' (batch, sequence, heads, head_dim) "
+                         "or 'bhsd' (batch, heads, sequence, head_dim)")
+    return _LAYOUTS[layout]
+
+
+def _check_gradients_not_lost(*arrays: Array) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_grad_enabled():
+        for x in arrays:
+            if getattr(x, "requires_grad", False):
+                raise ValueError("a tensor requires a gradient, which tessera.attention does not record; "
+                                 "use tessera.torch.attention, torch.no_grad() or detach()")
+
+
+def _pair(lengths: Any) -> tuple[Any, Any]:
+    """Cumulative lengths of queries and keys: given as two, or as one for both."""
+    if lengths is None:
+        return None, None
+    if isinstance(lengths, (tuple, list)) and len(lengths) == 2 and not isinstance(lengths[0], int):
+        return lengths[0], lengths[1]
+    return lengths, lengths
+
+
+def _beside(values: Any, kind: str, library: Library, q: Array) -> Any:
+    """An array as it is; a list or tuple of numbers as an array beside q."""
+    return library.numbers(values, kind, q) if isinstance(values, (list, tuple)) else values
+
+
+def _slopes(alibi: Any, library: Library, q: Array, heads_axis: int) -> Any:
+    if alibi is None or alibi is False:
+        return None
+    if alibi is True:
+        alibi = _core.alibi_slopes(q.shape[heads_axis])
+    return _beside(alibi, "f", library, q)
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    align: AlignName = "bottom_right",
+    diagonal: int | None = None,
+    scale: float | None = None,
+    bias: Array | None = None,
+    alibi: Array | Sequence[float] | bool | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    dropout_state: Array | None = None,
+    lengths: Any = None,
+    max_lengths: tuple[int, int] = (0, 0),
+    block_mask: BlockMask | None = None,
+    origin: Origin = (0, 0, 0, 0),
+    algorithm: AlgorithmName = "automatic",
+    layout: Layout = "bshd",
+    out: Array | None = None,
+    lse: Array | None = None,
+    return_lse: bool = False,
+    stream: int | None = None,
+    threads: int = 0,
+) -> Any:
+    """Exact attention: ``dropout(softmax(softcap(scale * q k^T) + bias + alibi + mask)) v``.
+
+    Args:
+        q: (batch, queries, heads, head_dim); fp32, fp16, bf16, and fp64 on the CPU; head_dim from 1 to 256.
+        k: (batch, keys, kv_heads, head_dim); kv_heads divides heads, and query head h reads h // (heads / kv_heads).
+        v: (batch, keys, kv_heads, head_dim of the result).
+        causal: no query sees a key after it.
+        window: (left, right): only keys at most so far before and after the diagonal; -1 is no bound.
+        align: where the diagonal lies when there are more or fewer keys than queries: "bottom_right", the last query
+            meets the last key, or "top_left", the first meets the first (PyTorch's ``is_causal``).
+        diagonal: an explicit one: row i meets it at column i + diagonal.
+        scale: 1 / sqrt(head_dim) by default.
+        bias: added to the scores, broadcast to (batch, heads, queries, keys); the type of q or of the LSE.
+        alibi: slopes (heads) or (batch, heads), or True for those of the paper: -slope * distance is added.
+        softcap: cap * tanh(score / cap) before bias and mask; 0 is off.
+        dropout: the probability; whether an element is dropped follows from ``seed``, ``offset`` and its position alone,
+            the same on every device. ``dropout_state`` holds both as two 64-bit integers, read when the kernel runs.
+        lengths: cumulative lengths [0, n1, n1 + n2, ...] in int32 of sequences packed into a batch of 1 (or arrays
+            without a batch): one for queries and keys alike, or two. On a GPU ``max_lengths`` must say the longest.
+        block_mask: only these blocks of keys are seen.
+        origin: the global (row, column, batch entry, head) of the first ones, for a shard of a longer sequence.
+        algorithm: "standard", "flash1", "flash2", "hopper" or "minimal" asks for one; the result is the same.
+        layout: "bshd" as above, or "bhsd": (batch, heads, sequence, head_dim), PyTorch's order. The batch may be missing.
+        out, lse: arrays to write into instead of new ones.
+        return_lse: also return the log-sum-exp of the scores, (batch, heads, queries) in fp32 (fp64 for fp64).
+        stream: the CUDA stream; by default the current one of q's library.
+        threads: CPU threads; 0 is all. No result depends on it.
+
+    Returns:
+        out, of the library and type of q; (out, lse) when ``return_lse`` or ``lse`` asks for it. A query that sees no key
+        gives 0 and an LSE of -infinity.
+
+    Raises:
+        ValueError: an argument is wrong; the text names it, its value and what is allowed.
+        NotImplementedError: no kernel serves the call; the text says what each one lacks.
+        MemoryError: there is not enough.
+        RuntimeError: the GPU or its driver failed.
+
+    >>> import numpy as np
+    >>> q = np.array([1, 0, 0, 1, 1, 1, 0, 0], dtype=np.float32).reshape(1, 4, 1, 2)
+    >>> v = np.array([1, 10, 2, 20, 3, 30, 4, 40], dtype=np.float32).reshape(1, 4, 1, 2)
+    >>> out, lse = attention(q, q, v, causal=True, return_lse=True)
+    >>> print(np.round(out[0, :, 0], 3))
+    [[ 1.    10.   ]
+     [ 1.67  16.698]
+     [ 2.255 22.552]
+     [ 2.5   25.   ]]
+    >>> lse.shape
+    (1, 1, 4)
+
+    Two sequences of three and one tokens, packed:
+
+    >>> packed = attention(q[0], q[0], v[0], lengths=[0, 3, 4])
+    >>> print(packed[3])
+    [[ 4. 40.]]
+    """
+    library = library_of(q)
+    order = _layout(layout)
+    _check_gradients_not_lost(q, k, v, bias)
+    description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, False, block_mask)
+    lengths_q, lengths_k = (_beside(x, "i", library, q) for x in _pair(lengths))
+    rank = len(q.shape)
+    if rank not in (3, 4) or len(v.shape) != rank:
+        raise ValueError(f"q has {rank} and v {len(v.shape)} dimensions; both must have 4, or 3 without a batch")
+    if not library.writable and not (out is None and lse is None):
+        raise ValueError("out and lse must not be given for arrays that cannot be written, as JAX's")
+    heads, queries = (rank - 2, rank - 3) if order == _core.SEQUENCE_FIRST else (rank - 3, rank - 2)
+    if out is None:
+        out = library.empty((*q.shape[:-1], v.shape[-1]), q)
+    if lse is None and return_lse:
+        lse = library.empty((*q.shape[:rank - 3], q.shape[heads], q.shape[queries]), q, library.accumulator(q))
+    _core.forward(description, q, k, v, bias, out, lse, _slopes(alibi, library, q, heads), lengths_q, lengths_k,
+                  *max_lengths, seed, offset, dropout_state, order, library.stream(q) if stream is None else stream,
+                  threads)
+    return library.finished(out) if lse is None else (library.finished(out), library.finished(lse))
+
+
+def attention_backward(
+    grad_out: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    grad_lse: Array | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    align: AlignName = "bottom_right",
+    diagonal: int | None = None,
+    scale: float | None = None,
+    bias: Array | None = None,
+    alibi: Array | Sequence[float] | bool | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    dropout_state: Array | None = None,
+    lengths: Any = None,
+    max_lengths: tuple[int, int] = (0, 0),
+    block_mask: BlockMask | None = None,
+    origin: Origin = (0, 0, 0, 0),
+    algorithm: AlgorithmName = "automatic",
+    deterministic: bool = False,
+    layout: Layout = "bshd",
+    wanted: Sequence[str] = ("q", "k", "v", "bias"),
+    stream: int | None = None,
+    threads: int = 0,
+) -> Gradients:
+    """The gradients of ``attention``, by recomputation: nothing of N x N size is ever kept.
+
+    Args:
+        grad_out: gradient of ``out``.
+        q, k, v, out, lse: as given to ``attention`` and returned by it, with ``return_lse=True``.
+        grad_lse: gradient of ``lse``, for those who use it.
+        deterministic: bitwise reproducible also on GPUs; on the CPU gradients always are.
+        wanted: which gradients to compute; that of the bias only when there is one, summed over what was broadcast.
+
+    The rest must be as in the call of ``attention``, and so are the errors.
+
+    >>> import numpy as np
+    >>> q = np.random.default_rng(0).standard_normal((1, 5, 2, 8))
+    >>> out, lse = attention(q, q, q, causal=True, return_lse=True)
+    >>> grads = attention_backward(np.ones_like(out), q, q, q, out, lse, causal=True)
+    >>> grads.v[0, :, 0, 0].sum().round(6)          # every row of probabilities adds up to 1
+    np.float64(5.0)
+    """
+    library = library_of(q)
+    order = _layout(layout)
+    unknown = [name for name in wanted if name not in Gradients._fields]
+    if unknown:
+        raise ValueError(f"wanted has {unknown[0]!r}; it must name some of {', '.join(Gradients._fields)}")
+    description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic,
+                          block_mask)
+    lengths_q, lengths_k = (_beside(x, "i", library, q) for x in _pair(lengths))
+    heads = len(q.shape) - (2 if order == _core.SEQUENCE_FIRST else 3)
+    inputs = {"q": q, "k": k, "v": v, "bias": bias}
+    grads = [library.empty(tuple(x.shape), x) if name in wanted and x is not None else None
+             for name, x in inputs.items()]
+    _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, *grads,
+                   _slopes(alibi, library, q, heads), lengths_q, lengths_k, *max_lengths, seed, offset, dropout_state,
+                   order, library.stream(q) if stream is None else stream, threads)
+    return Gradients(*(None if x is None else library.finished(x) for x in grads))

@@ -1,0 +1,113 @@
+"""plan, explain and info: what would run, and what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera import _command, _core
+from tessera._arrays import device_name, dtype_name
+from tessera._attention import _layout, options
+from tessera._core import BlockMask, Plan
+from tessera._types import AlgorithmName, AlignName, Array, DirectionName, Layout, Origin
+
+
+def _sizes(x: Array | Sequence[int], order: int, name: str) -> tuple[int, int, int, int]:
+    """(batch, sequence, heads, head_dim) of an array or a shape."""
+    shape = tuple(getattr(x, "shape", x))
+    if len(shape) == 3:
+        shape = (1, *shape)
+    if len(shape) != 4:
+        raise ValueError(f"{name} has {len(shape)} dimensions; it must have 4, or 3 without a batch")
+    return shape if order == _core.SEQUENCE_FIRST else (shape[0], shape[2], shape[1], shape[3])
+
+
+def plan(
+    q: Array | Sequence[int],
+    k: Array | Sequence[int] | None = None,
+    v: Array | Sequence[int] | None = None,
+    *,
+    direction: DirectionName = "forward",
+    dtype: Any = None,
+    device: str | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    align: AlignName = "bottom_right",
+    diagonal: int | None = None,
+    scale: float | None = None,
+    bias: bool | Array = False,
+    alibi: bool | Array = False,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    block_mask: BlockMask | None = None,
+    origin: Origin = (0, 0, 0, 0),
+    algorithm: AlgorithmName = "automatic",
+    deterministic: bool = False,
+    packed: bool = False,
+    return_lse: bool = True,
+    layout: Layout = "bshd",
+    threads: int = 0,
+) -> Plan:
+    """What ``attention`` (or its backward) would run: kernel, tiles, memory, FLOPs, traffic, and why no other.
+
+    q, k and v are arrays, of which only sizes, type and device count, or shapes, with ``dtype`` ("fp32", "bf16", or a
+    type of an array library) and ``device`` ("cpu", "cuda", "cuda:1"). k is as q, and v as k, unless given. ``packed``:
+    the batch counts packed sequences, and the sizes are those of the longest. The rest is as in ``attention``.
+
+    >>> p = plan((1, 4096, 16, 64), causal=True, algorithm="flash2")
+    >>> p.kernel, p.visible_pairs
+    ('cpu.flash2', 134250496.0)
+    """
+    order = _layout(layout)
+    k = q if k is None else k
+    v = k if v is None else v
+    batch, q_length, q_heads, qk_dim = _sizes(q, order, "q")
+    _, k_length, kv_heads, _ = _sizes(k, order, "k")
+    v_dim = _sizes(v, order, "v")[3]
+    is_array = hasattr(q, "dtype")
+    dtype = dtype_name(q) if dtype is None and is_array else "fp32" if dtype is None else dtype_name(dtype)
+    device = device_name(q) if device is None and is_array else "cpu" if device is None else device
+    return _core.plan(
+        options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic, block_mask),
+        batch=batch, q_length=q_length, k_length=k_length, q_heads=q_heads, kv_heads=kv_heads, qk_dim=qk_dim,
+        v_dim=v_dim, dtype=dtype, lse=return_lse, bias=bias is not None and bias is not False,
+        alibi=alibi is not None and alibi is not False, packed=packed, device=device, direction=direction,
+        threads=threads)
+
+
+def explain(q: Array | Sequence[int], k: Array | Sequence[int] | None = None, v: Array | Sequence[int] | None = None,
+            **arguments: Any) -> str:
+    """``plan`` as text, one fact per line.
+
+    >>> print(explain((1, 4096, 16, 64), causal=True, algorithm="flash2").splitlines()[0])
+    kernel            cpu.flash2 (flash2, forward, cpu)
+    """
+    return str(plan(q, k, v, **arguments))
+
+
+@dataclass(frozen=True)
+class Info:
+    """What ``info`` returns; print it."""
+
+    version: str
+    build: str
+    devices: list[dict[str, str]]
+    kernels: list[dict[str, Any]]
+    command: str | None
+
+    def __str__(self) -> str:
+        lines = [self.build.rstrip(), f"command   {self.command or 'not in this build'}", "", "devices"]
+        lines += [f"  {d['device']:8}{d['name']}: {d['description']}" for d in self.devices]
+        lines += ["", "kernels"]
+        lines += [f"  {x['name']:22}{x['direction']}" for x in self.kernels]
+        return "\n".join(lines)
+
+
+def info() -> Info:
+    """This build, this machine's devices, and the kernels there are.
+
+    >>> info().devices[0]["device"]
+    'cpu'
+    """
+    return Info(_core.__version__, _core.build_info(), _core.devices(), _core.kernels(), _command.path())
