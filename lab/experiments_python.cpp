@@ -1,0 +1,96 @@
+// The experiments that `python -m tessera.lab` measures (python/tessera/lab): their figures. What is swept at which
+// scale stands there, beside the models.
+#include "lab/experiments.h"
+
+namespace tessera::lab {
+namespace {
+
+constexpr FigureKind kLines = FigureKind::lines;
+constexpr FigureKind kBars = FigureKind::bars;
+constexpr FigureKind kHeatmap = FigureKind::heatmap;
+
+Experiment training() {
+  auto over_sequence = [](const char* title, const char* y, FigureKind kind) {
+    return Figure{.kind = kind,
+                  .title = title,
+                  .x = "q_length",
+                  .y = y,
+                  .facets = {"depth"},
+                  .log_x = kind == kLines,
+                  .log_y = kind == kLines};
+  };
+  return {
+      .name = "training",
+      .title = "Training transformers",
+      .question = "How much time and memory does flash attention save in training, and what fits with it?",
+      .origin = "S2, the training grid on an L4 (on average -68.9 % time, -49.5 % memory, a larger frontier)",
+      .parts = {},
+      .figures = {over_sequence("Time of a step", "median_ms", kLines),
+                  over_sequence("Peak memory", "peak_bytes", kLines),
+                  over_sequence("Memory held after a step", "memory_used_bytes", kLines),
+                  over_sequence("Time saved", "time_saved_percent", kBars),
+                  over_sequence("Peak memory saved", "memory_saved_percent", kBars),
+                  {.kind = kHeatmap,
+                   .title = "What fits",
+                   .x = "q_length",
+                   .y = "embedding",
+                   .series = "",
+                   .facets = {"algorithm", "depth"},
+                   .value = "status"},
+                  {.kind = kBars,
+                   .title = "The frontier: the longest sequence that fits",
+                   .x = "embedding",
+                   .y = "q_length",
+                   .facets = {"depth"},
+                   .last_of = "q_length"}},
+      .program = "python -m tessera.lab training"};
+}
+
+Experiment gpt() {
+  auto at_the_end = [](const char* title, const char* y) {
+    return Figure{.kind = kBars,
+                  .title = title,
+                  .x = "algorithm",
+                  .y = y,
+                  .series = "",
+                  .facets = {"preset"},
+                  .last_of = "step"};
+  };
+  auto loss_over = [](const char* title, const char* x) {
+    return Figure{.kind = kLines, .title = title, .x = x, .y = "loss", .facets = {"preset"}};
+  };
+  return {
+      .name = "gpt",
+      .title = "Training a GPT",
+      .question = "Does a language model learn the same with each attention, and how fast?",
+      .origin = "S4, the GPT training set-up (which never obtained results)",
+      .parts = {},
+      .figures = {loss_over("Loss on held-out text", "step"), loss_over("Loss against time", "train_seconds"),
+                  at_the_end("Speed of training", "tokens_per_second"),
+                  at_the_end("Peak memory", "peak_bytes")},
+      .program = "python -m tessera.lab gpt"};
+}
+
+Experiment peers() {
+  auto bars = [](const char* title, const char* y) {
+    return Figure{.kind = kBars,
+                  .title = title,
+                  .x = "q_length",
+                  .y = y,
+                  .facets = {"direction", "mask"},
+                  .log_y = true};
+  };
+  return {.name = "peers",
+          .title = "Beside PyTorch",
+          .question = "How fast is Tessera beside each backend of PyTorch's scaled_dot_product_attention?",
+          .origin = "all studies: flash attention against PyTorch",
+          .parts = {},
+          .figures = {bars("Time", "median_ms"), bars("Speed", "tflops")},
+          .program = "python -m tessera.lab peers"};
+}
+
+}  // namespace
+
+std::vector<Experiment> python_experiments() { return {training(), gpt(), peers()}; }
+
+}  // namespace tessera::lab

@@ -1,0 +1,342 @@
+"""`python -m tessera.lab`: arguments, and what all experiments share."""
+
+import argparse
+import difflib
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import datetime, timezone
+
+from tessera.lab import machine
+from tessera.lab.errors import Interrupted, UsageError
+from tessera.lab.progress import Progress, clock_text
+from tessera.lab.rows import EXPERIMENTS, Results
+from tessera.lab.worker import Interrupt
+
+PROGRAM = "python -m tessera.lab"
+INTERRUPTED = 130
+QUESTIONS = {
+    "training": "How much time and memory does flash attention save in training, and what fits with it?",
+    "gpt": "Does a language model learn the same with each attention, and how fast?",
+    "peers": "How fast is Tessera beside each backend of PyTorch's scaled_dot_product_attention?",
+}
+DTYPES = ("fp32", "bf16", "fp16")
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors as UsageError, in the words of the other commands; options in full, never abbreviated."""
+
+    def __init__(self, **arguments):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
+
+    def error(self, message):
+        raise UsageError(f"{self.prog.removeprefix(PROGRAM).strip()}: {message}".removeprefix(": "))
+
+
+def number(option, text):
+    """A count: "512", "4k". UsageError for what is none."""
+    match = re.fullmatch(r"(\d+)(k?)", text.strip())
+    value = int(match[1]) * (1024 if match and match[2] else 1) if match else 0
+    if value < 1:
+        raise UsageError(f"{option} '{text}': must be a positive count such as 512 or 4k")
+    return value
+
+
+def numbers(option, text):
+    """Counts: "512,1k" or "512..4k", which doubles."""
+    values = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        value, end = number(option, first), number(option, last) if dots else number(option, first)
+        if end < value:
+            raise UsageError(f"{option} '{text}': {first} is more than {last}")
+        while value <= end:
+            values.append(value)
+            value *= 2
+    return values
+
+
+def names(option, text, allowed):
+    """Names with commas between, each one of `allowed`, none twice."""
+    found = []
+    for name in text.split(","):
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise UsageError(f"{option} '{name}': {meant}allowed are {', '.join(allowed)}")
+        if name not in found:
+            found.append(name)
+    return found
+
+
+def whole(option, text, least=0):
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise UsageError(f"{option} '{text}': must be a whole number of at least {least}")
+    return value
+
+
+def real(option, text, least=0.0, most=float("inf")):
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        limit = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
+        raise UsageError(f"{option} '{text}': must be a number, {limit}")
+    return value
+
+
+def add_common(parser, sizes):
+    parser.add_argument("--quick", action="store_true", help="small sizes: a minute or two on two cores")
+    if sizes:
+        parser.add_argument("--full", action="store_true", help="the sizes of the studies, for a GPU [on a GPU]")
+    parser.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:N [a GPU if there is one]")
+    parser.add_argument("--dtype", metavar="TYPE", help="fp32, bf16 or fp16; mixed precision [fp32 on a CPU, else bf16]")
+    parser.add_argument("--seed", metavar="N", default="0", help="of parameters, data and dropout [0]")
+    parser.add_argument("--out", metavar="DIR", help="directory for the results [lab-results/DATE]")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out: nothing is lost or repeated")
+
+
+def add_training(commands):
+    parser = commands.add_parser(
+        "training", help=QUESTIONS["training"],
+        description="Trains transformers of many sizes, each in a process of its own under a memory budget.",
+        epilog="LIST is counts such as 512,1k or 512..4k, which doubles. What does not fit is a row too.",
+    )  # fmt: skip
+    add_common(parser, sizes=True)
+    parser.add_argument("--seq", metavar="LIST", help="sequence lengths [by size]")
+    parser.add_argument("--width", metavar="LIST", help="widths of the model, multiples of 64 [by size]")
+    parser.add_argument("--depth", metavar="LIST", help="layers [by size]")
+    parser.add_argument("--batch", metavar="N", default="1", help="sequences in a step [1]")
+    parser.add_argument("--attention", metavar="LIST", default="standard,flash", help="[standard,flash]")
+    parser.add_argument("--optimizer", metavar="NAME", default="none", help="none (as in S2) or adamw [none]")
+    parser.add_argument("--causal", action="store_true", help="hide later positions [no]")
+    parser.add_argument("--memory-budget", metavar="SIZE", help="for a model and its training; 22GiB is an L4 [by size]")
+
+
+def add_gpt(commands):
+    parser = commands.add_parser(
+        "gpt", help=QUESTIONS["gpt"],
+        description="Trains a GPT on text with each attention: the same start, the same text in the same order.",
+        epilog="Ctrl-C writes a checkpoint; --resume goes on from it bit for bit.",
+    )  # fmt: skip
+    add_common(parser, sizes=False)
+    parser.add_argument("--preset", metavar="NAME", help="gpt2-small, small or tiny [small on a CPU; with --quick tiny]")
+    parser.add_argument("--attention", metavar="LIST", help="[standard,flash,block_sparse]")
+    parser.add_argument("--data", metavar="DIR", help="folder of text files [Python's standard library]")
+    for option, what in (
+        ("batch", "sequences at a time"), ("accumulation", "batches in a step"), ("sequence", "tokens in a sequence"),
+        ("steps", "steps of the optimiser"), ("warmup", "steps of rising learning rate"),
+        ("evaluate-every", "steps between evaluations"),
+    ):  # fmt: skip
+        parser.add_argument(f"--{option}", metavar="N", help=f"{what} [of the preset]")
+    parser.add_argument("--epochs", metavar="X", help="instead of --steps: times through the text [of the preset]")
+    parser.add_argument("--dropout", metavar="P", help="probability [of the preset]")
+    parser.add_argument("--checkpoint-every", metavar="N", help="steps between checkpoints [as evaluations]")
+    parser.add_argument("--compile", dest="compiled", action=argparse.BooleanOptionalAction,
+                        help="torch.compile the model [of the preset, on a GPU]")  # fmt: skip
+    parser.add_argument("--generate", metavar="PROMPT", help="text after PROMPT from the checkpoint in --out; no training")
+    parser.add_argument("--tokens", metavar="N", default="100", help="tokens to generate [100]")
+    parser.add_argument("--temperature", metavar="X", default="0.8", help="0 takes the likeliest token [0.8]")
+    parser.add_argument("--top-k", metavar="N", default="50", help="tokens to choose from [50]")
+
+
+def add_peers(commands):
+    parser = commands.add_parser(
+        "peers", help=QUESTIONS["peers"],
+        description="Calls Tessera and PyTorch's backends in turn on the same tensors; medians count.",
+    )  # fmt: skip
+    add_common(parser, sizes=True)
+    parser.add_argument("--seq", metavar="LIST", help="sequence lengths [by size]")
+    parser.add_argument("--heads", metavar="N", help="[by size]")
+    parser.add_argument("--dim", metavar="LIST", help="head dimensions [by size]")
+    parser.add_argument("--batch", metavar="N", help="[by size]")
+    parser.add_argument("--direction", metavar="LIST", default="forward,backward", help="[forward,backward]")
+    parser.add_argument("--mask", metavar="LIST", default="full,causal", help="[full,causal]")
+
+
+def make_parser():
+    parser = Parser(
+        prog=PROGRAM,
+        description="The training studies of Tessera's lab, with PyTorch.",
+        epilog="--help after an experiment tells its options. tessera report draws the rows of several directories.",
+    )
+    parser.add_argument("--list", action="store_true", help="what the experiments ask, and exit")
+    commands = parser.add_subparsers(dest="experiment", metavar="experiment")
+    for add in (add_training, add_gpt, add_peers):
+        add(commands)
+    return parser
+
+
+def read_common(options):
+    """Device, scale and type, which decide over the sizes."""
+    options.device = machine.parse_device(options.device)
+    on_cpu = options.device == "cpu"
+    full = getattr(options, "full", False)
+    if options.quick and full:
+        raise UsageError("--quick: excludes --full; give one of them")
+    options.scale = "quick" if options.quick else "full" if full or not on_cpu else "default"
+    options.dtype = names("--dtype", options.dtype, DTYPES)[0] if options.dtype else "fp32" if on_cpu else "bf16"
+    options.seed = whole("--seed", options.seed)
+
+
+def read_training(options):
+    from tessera.lab import training
+
+    sizes = training.SIZES[options.scale]
+    for name in ("seq", "width", "depth"):
+        setattr(options, name, numbers(f"--{name}", getattr(options, name) or sizes[name]))
+    options.batch = number("--batch", options.batch)
+    options.attention = names("--attention", options.attention, training.ATTENTIONS)
+    options.optimizer = names("--optimizer", options.optimizer, training.OPTIMIZERS)[0]
+    options.memory_budget = machine.parse_bytes("--memory-budget", options.memory_budget or sizes["memory_budget"])
+    training.check(options)
+    return training
+
+
+def read_gpt(options):
+    from tessera.lab import gpt
+    from tessera.lab.model import ATTENTIONS
+
+    on_cpu = options.device == "cpu"
+    usual = "tiny" if options.quick else "small" if on_cpu else "gpt2-small"
+    options.preset = names("--preset", options.preset or usual, list(gpt.PRESETS))[0]
+    options.attention_given = options.attention is not None
+    options.attention = names("--attention", options.attention or ",".join(ATTENTIONS), ATTENTIONS)
+    for name in ("batch", "accumulation", "sequence", "steps", "warmup", "evaluate_every", "checkpoint_every"):
+        text = getattr(options, name)
+        setattr(options, name, None if text is None else number(f"--{name.replace('_', '-')}", text))
+    options.epochs = None if options.epochs is None else real("--epochs", options.epochs, 1e-6)
+    options.dropout = None if options.dropout is None else real("--dropout", options.dropout, 0, 0.99)
+    if options.compiled is None and on_cpu:
+        options.compiled = False
+    options.tokens = number("--tokens", options.tokens)
+    options.top_k = number("--top-k", options.top_k)
+    options.temperature = real("--temperature", options.temperature)
+    if options.generate is not None and options.out is None:
+        raise UsageError("--generate: needs --out DIR, where the checkpoint is")
+    return gpt
+
+
+def read_peers(options):
+    from tessera.lab import peers
+
+    sizes = peers.SIZES[options.scale]
+    options.seq = numbers("--seq", options.seq or sizes["seq"])
+    options.dim = numbers("--dim", options.dim or sizes["dim"])
+    options.heads = number("--heads", options.heads or str(sizes["heads"]))
+    options.batch = number("--batch", options.batch or str(sizes["batch"]))
+    options.direction = names("--direction", options.direction, ("forward", "backward"))
+    options.mask = names("--mask", options.mask, ("full", "causal"))
+    return peers
+
+
+def directory_of(options):
+    """A new directory for each run, unless one is named: nothing is ever written over."""
+    if options.out is not None:
+        return options.out
+    if options.resume:
+        raise UsageError("--resume: needs --out DIR, the directory to continue")
+    return "lab-results/" + datetime.now(timezone.utc).strftime("%Y-%m-%dT%H-%M-%SZ")
+
+
+def stamp_of(options):
+    """What all rows of a run share."""
+    import torch
+
+    return {
+        "commit": machine.commit_text(), "scale": options.scale, "version": machine.version_text(),
+        "machine": machine.machine_text(), "gpu": machine.gpu_name(options.device), "device": options.device,
+        "torch": torch.__version__,
+    }  # fmt: skip
+
+
+def write_report(directory, say):
+    """The page of the rows that are there, by `tessera report`; a sentence where that command is missing."""
+    command = machine.tessera_command()
+    if command is None:
+        say(f"no `tessera` command here: `tessera report {directory}` draws the page where there is one")
+        return
+    done = subprocess.run([command, "report", directory, "--out", f"{directory}/report.html"], capture_output=True, text=True)
+    say((done.stdout if done.returncode == 0 else f"the page could not be written: {done.stderr}").strip())
+
+
+def resume_command(arguments, directory):
+    """The command that continues a run."""
+    words = [word for word in arguments if word != "--resume"]
+    if not any(word == "--out" or word.startswith("--out=") for word in words):
+        words += ["--out", directory]
+    quoted = [f"'{word}'" if re.search(r"[^\w./,:=-]", word) else word for word in words]
+    return f"{PROGRAM} {' '.join(quoted)} --resume"
+
+
+def run(options, arguments):
+    """Runs one experiment; the exit code."""
+    machine.find_torch()
+    read_common(options)
+    experiment = {"training": read_training, "gpt": read_gpt, "peers": read_peers}[options.experiment](options)
+    if getattr(options, "generate", None) is not None:
+        experiment.generate(options, options.device)
+        return 0
+    options.out = directory_of(options)
+    stamp = stamp_of(options)
+    progress, start = Progress(), time.monotonic()
+    results = Results(options.out, options.experiment, stamp, options.resume)
+    where = stamp["gpu"] + " in " + stamp["machine"] if stamp["gpu"] else stamp["machine"]
+    progress.say(f"tessera {stamp['version']} ({stamp['commit']}), PyTorch {stamp['torch']} on {where}")
+    progress.say(f"{options.experiment}, {options.scale} sizes, into {options.out}\n")
+    stopped, failed = False, 0
+    before = len(results.rows)
+    try:
+        with Interrupt() as interrupt:
+            _, failed = experiment.run(options, results, progress, interrupt, options.device)
+    except Interrupted:
+        stopped = True
+    finally:
+        progress.clear()
+        results.close()
+    new = len(results.rows) - before
+    spent = clock_text(time.monotonic() - start)
+    progress.say(f"\n{new} rows measured in {spent}; {results.path} and results.csv beside it hold {len(results.rows)}")
+    if results.rows:
+        write_report(options.out, progress.say)
+    if stopped:
+        print(f"interrupted; finished rows are kept; continue with\n  {resume_command(arguments, options.out)}", file=sys.stderr)
+        return INTERRUPTED
+    if failed:
+        print(f"{PROGRAM}: {failed} rows failed; their reasons are in {results.path}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def list_text():
+    text = ""
+    for name, question in QUESTIONS.items():
+        text += f"{name:10}{question}\n"
+    return text + textwrap.dedent(f"""
+        {PROGRAM} NAME --help tells the options of one of them; tessera lab --list tells the
+        experiments that need no PyTorch.
+        """)
+
+
+def main(arguments=None):
+    """The command. Returns the exit code: 0, 1 when rows failed, 2 for wrong arguments, 130 after Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        options = make_parser().parse_args(arguments)
+        if options.list:
+            print(list_text(), end="")
+            return 0
+        if options.experiment is None:
+            raise UsageError(f"experiment: one of {', '.join(EXPERIMENTS)} is needed; --list explains them")
+        return run(options, arguments)
+    except UsageError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED

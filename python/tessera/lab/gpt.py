@@ -1,0 +1,183 @@
+"""`gpt`: a language model trained with standard, flash and block-sparse attention (S4): loss, tokens/s, memory."""
+
+import os
+import pathlib
+import sys
+from dataclasses import asdict, replace
+
+from tessera.lab import worker
+from tessera.lab.corpus import prepare
+from tessera.lab.errors import Interrupted, UsageError
+from tessera.lab.model import GptConfig
+from tessera.lab.progress import bytes_text
+
+# gpt2-small is S4's configuration; S4 does not say how many sequences a batch has. The others keep its shape and learn
+# something within minutes on two cores.
+PRESETS = {
+    "gpt2-small": GptConfig(vocabulary=50257, width=768, depth=12, heads=12, inner=3072, sequence=512, dropout=0.1,
+                            init_std=0.02, block_size=128, batch=1, accumulation=16, learning_rate=1e-4,
+                            betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, warmup=1000, epochs=5.0, compiled=True),
+    "small": GptConfig(vocabulary=4096, width=256, depth=4, heads=4, inner=1024, sequence=256, block_size=32, batch=4,
+                       accumulation=2, learning_rate=1e-3, warmup=30, steps=300, evaluate_every=20),
+    "tiny": GptConfig(vocabulary=512, width=64, depth=2, heads=2, inner=256, sequence=64, block_size=16, batch=8,
+                      accumulation=2, learning_rate=3e-3, warmup=10, steps=100, evaluate_every=10),
+}  # fmt: skip
+
+
+def config_of(options):
+    """The preset with what was asked for in its place."""
+    names = ("batch", "accumulation", "sequence", "steps", "epochs", "warmup", "evaluate_every", "compiled", "dropout")
+    asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if "epochs" in asked and "steps" not in asked:
+        asked["steps"] = 0
+    return replace(PRESETS[options.preset], **asked)
+
+
+def steps_of(config, tokens):
+    """Steps of the optimiser, of at least one batch."""
+    sequences = (tokens - 1) // config.sequence
+    if sequences < 1:
+        raise UsageError(f"--data: has {tokens} tokens, fewer than one sequence of {config.sequence}")
+    return config.steps or max(1, int(config.epochs * sequences / (config.batch * config.accumulation)))
+
+
+def fields_of(config, options, attention, dtype):
+    """The fields of all rows of one attention that are known before it is trained."""
+    head_dim = config.width // config.heads
+    return {
+        "algorithm": attention, "direction": "training", "dtype": dtype, "preset": options.preset,
+        "batch": config.batch * config.accumulation, "q_length": config.sequence, "k_length": config.sequence,
+        "q_heads": config.heads, "kv_heads": config.heads, "qk_dim": head_dim, "v_dim": head_dim,
+        "embedding": config.width, "depth": config.depth, "mask": "causal", "dropout": config.dropout,
+        "optimizer": "adam", "compiled": config.compiled, "seed": options.seed,
+    }  # fmt: skip
+
+
+def checkpoint_path(directory, preset, attention):
+    return pathlib.Path(directory) / "checkpoints" / f"{preset}-{attention}.pt"
+
+
+class Run:
+    """One attention: its process, its rows, its line of progress."""
+
+    def __init__(self, fields, steps, position, results, progress):
+        self.fields, self.steps, self.results, self.progress = fields, steps, results, progress
+        self.index, self.count = position
+        self.name = f"gpt {fields['preset']}, {fields['algorithm']}"
+        self.typical, self.measured = None, 0
+
+    def hear(self, kind, **said):
+        """What the process reports."""
+        if kind == "progress":
+            speed = f", {self.typical:.0f} tokens/s" if self.typical else ""
+            share = (self.index + said["step"] / self.steps) / self.count
+            self.progress.show(f"{self.name}: step {said['step']} of {self.steps}, loss {said['loss']:.3f}{speed}", share)
+        elif kind == "resumed":
+            self.progress.say(f"{self.name}: goes on after step {said['step']}")
+        elif kind == "row":
+            self.write(**said)
+
+    def write(self, step_seconds, **measured):
+        fields = self.fields | measured | {"repetitions": measured["step"], "median_ms": step_seconds * 1e3}
+        self.typical = None if measured["step"] == 0 else measured["tokens_per_second"]
+        if self.results.find(fields) is not None:
+            return  # written after the checkpoint that this run goes on from
+        row = self.results.write(fields)
+        self.measured += 1
+        speed = "" if row["tokens_per_second"] is None else f", {row['tokens_per_second']:.0f} tokens/s"
+        self.progress.say(
+            f"{self.name}: step {row['step']} of {self.steps}: loss {row['loss']:.4f}{speed}, peak {bytes_text(row['peak_bytes'])}"
+        )
+
+
+def run(options, results, progress, interrupt, device):
+    """Trains what is not trained yet. Returns (rows measured, rows that failed)."""
+    config = config_of(options)
+    if config.width % config.heads:
+        raise UsageError(f"--preset '{options.preset}': width {config.width} is no multiple of {config.heads} heads")
+    corpus = prepare(options.out, options.data, config.vocabulary, progress.say)
+    steps = steps_of(config, corpus.about["tokens"])
+    if (corpus.about["held_tokens"] - 1) // config.sequence < 1:
+        raise UsageError(f"--data: the text is too short to hold out one sequence of {config.sequence} tokens")
+    progress.say(
+        f"gpt: {options.preset}, {corpus.about['tokens']} tokens of {corpus.about['source']}, {steps} steps of "
+        f"{config.step_tokens} tokens with each of {', '.join(options.attention)}"
+    )
+    measured = failed = 0
+    for index, attention in enumerate(options.attention):
+        fields = fields_of(config, options, attention, options.dtype)
+        if results.find(fields | {"step": steps}) is not None:
+            continue
+        if interrupt.asked:
+            raise Interrupted
+        checkpoint = checkpoint_path(options.out, options.preset, attention)
+        one = Run(fields, steps, (index, len(options.attention)), results, progress)
+        arguments = {
+            "config": asdict(config), "attention": attention, "corpus": str(corpus.folder), "device": device,
+            "dtype": options.dtype, "seed": options.seed, "steps": steps, "checkpoint": str(checkpoint),
+            "resume": options.resume, "checkpoint_every": options.checkpoint_every or config.evaluate_every,
+        }  # fmt: skip
+        try:
+            outcome = worker.run(train_task, arguments, interrupt, listener=one.hear, patient=True)
+        finally:
+            measured += one.measured
+        if outcome.status != "ok":
+            results.write(fields | {"status": outcome.status, "reason": outcome.reason, "step": steps})
+            measured += 1
+            failed += outcome.status == "failed"
+            progress.say(f"{one.name}: {outcome.status.replace('_', ' ')}: {outcome.reason}")
+    return measured, failed
+
+
+def train_task(link, **arguments):
+    """Imports the loop, and PyTorch with it, in the process that runs it."""
+    from tessera.lab.gpt_loop import train
+
+    return train(link, **arguments)
+
+
+def generate(options, device):
+    """Text after a prompt, from the checkpoint that `--out` holds, to standard output."""
+    import torch
+
+    from tessera.lab.corpus import END, Corpus
+    from tessera.lab.model import Gpt
+
+    attention = options.attention[0] if options.attention_given else "flash"
+    path = checkpoint_path(options.out, options.preset, attention)
+    if not path.exists():
+        raise UsageError(
+            f"--generate: '{path}' does not exist; train it first: "
+            f"python -m tessera.lab gpt --preset {options.preset} --attention {attention} --out '{options.out}'"
+        )
+    state = torch.load(path, map_location=device, weights_only=True)
+    config = GptConfig(**state["config"])
+    folders = sorted(pathlib.Path(options.out).glob(f"corpus-*-{config.vocabulary}"), key=os.path.getmtime)
+    tokenizer = Corpus(folders[-1]).tokenizer()
+    model = Gpt(config, attention).to(device).eval()
+    model.load_state_dict(state["model"])
+    end = tokenizer.token_to_id(END)
+    tokens = tokenizer.encode(options.generate).ids or [end]
+    generator = torch.Generator(device).manual_seed(options.seed)
+    known = tokenizer.get_vocab_size()
+    print(options.generate, end="")
+    shown = tokenizer.decode(tokens)
+    for _ in range(options.tokens):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens[-config.sequence :]], device=device))[0, -1, :known].float()
+        if options.temperature == 0:
+            token = int(logits.argmax())
+        else:
+            keep = logits.topk(min(options.top_k, known))
+            chosen = torch.multinomial((keep.values / options.temperature).softmax(0), 1, generator=generator)
+            token = int(keep.indices[chosen])
+        if token == end:
+            break
+        tokens.append(token)
+        text = tokenizer.decode(tokens)
+        # A character whose bytes are not all there yet is shown when they are.
+        if not text.endswith("\ufffd"):
+            print(text[len(shown) :], end="")
+            sys.stdout.flush()
+            shown = text
+    print()

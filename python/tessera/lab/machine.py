@@ -1,0 +1,115 @@
+"""Where a run takes place: the machine, the commit, the device and the memory it offers."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+from tessera.lab.errors import UsageError
+
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+
+
+def machine_text():
+    """The machine in the words of `tessera lab`: "AMD EPYC 9B45, 2 CPUs, Linux 6.1.0 x86_64"."""
+    processor = "unknown CPU"
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if colon and name.strip() == "model name":
+                processor = value.strip()
+                break
+    system = os.uname()
+    return f"{processor}, {len(os.sched_getaffinity(0))} CPUs, {system.sysname} {system.release} {system.machine}"
+
+
+def version_text():
+    """The version of the package; "unknown" for sources that were not built."""
+    import tessera
+
+    return getattr(tessera, "__version__", "unknown")
+
+
+def commit_text():
+    """The commit these sources belong to, "-dirty" appended when files had changed; "unknown" outside a repository."""
+    import tessera
+
+    built = getattr(tessera, "__commit__", None)
+    if built:
+        return built
+    source = pathlib.Path(__file__).resolve()
+
+    def git(*words):
+        return subprocess.run(
+            ["git", "-C", str(source.parent), *words], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", str(source))  # fails for a package installed inside some other repository
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def find_torch():
+    """The torch module; UsageError with what to do where there is none."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(f"PyTorch is needed for this experiment: pip install torch ({error})") from None
+    return torch
+
+
+def parse_device(text):
+    """The device asked for, "cpu" or "cuda:0"; without one the GPU if there is one, else the CPU."""
+    torch = find_torch()
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = ["cpu"] + [f"cuda:{index}" for index in range(gpus)]
+    if text is None:
+        return here[min(1, gpus)]
+    asked = "cuda:0" if text == "cuda" else text
+    if asked not in here:
+        raise UsageError(f"--device '{text}': not usable here; this machine and this PyTorch have {', '.join(here)}")
+    return asked
+
+
+def gpu_name(device):
+    """The name of a GPU, None for the CPU."""
+    return None if device == "cpu" else find_torch().cuda.get_device_name(device)
+
+
+def parse_bytes(option, text):
+    """ "15GiB" as a number. UsageError for anything that is no size, or not positive."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", text)
+    try:
+        size = float(match[1]) * UNITS[match[2]]
+    except (TypeError, KeyError, ValueError):
+        size = 0
+    if size < 1:
+        raise UsageError(f"{option} '{text}': must be a size such as 512MiB or 16GiB")
+    return int(size)
+
+
+def available_memory(device):
+    """Bytes that may still be taken: of the GPU what it has in all, of the machine what others and the control group
+    leave."""
+    if device != "cpu":
+        return find_torch().cuda.mem_get_info(device)[0]
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    group = pathlib.Path("/sys/fs/cgroup")
+    try:
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        available = min(available, max(0, limit - used))
+    except (OSError, ValueError):  # no control group, or "max": no limit
+        pass
+    return available
+
+
+def tessera_command():
+    """The `tessera` command that writes the page: the package's, or one on the PATH; None where there is none.
+    TESSERA_BINARY names another."""
+    from tessera import _command
+
+    return os.environ.get("TESSERA_BINARY") or _command.path() or shutil.which("tessera")

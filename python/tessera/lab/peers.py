@@ -1,0 +1,184 @@
+"""`peers`: Tessera and every backend of PyTorch's scaled_dot_product_attention on the same tensors, called in turn."""
+
+import itertools
+import math
+import time
+
+from tessera.lab.errors import Interrupted
+from tessera.lab.memory import is_out_of_memory, meter_of
+from tessera.lab.progress import time_text
+from tessera.lab.rows import timing_fields
+
+BACKENDS = {"sdpa_flash": "FLASH_ATTENTION", "sdpa_cudnn": "CUDNN_ATTENTION", "sdpa_efficient": "EFFICIENT_ATTENTION",
+            "sdpa_math": "MATH"}  # fmt: skip
+LIBRARIES = ("tessera", *BACKENDS)
+
+SIZES = {
+    "quick": {"seq": "256..1024", "heads": 8, "dim": "64", "batch": 1},
+    "default": {"seq": "256..2048", "heads": 8, "dim": "64", "batch": 1},
+    "full": {"seq": "512..8192", "heads": 16, "dim": "64,128", "batch": 4},
+}
+SECONDS = {"quick": 0.25, "default": 1.0, "full": 1.0}  # of calls for each library and point
+MOST_CALLS, FEWEST_CALLS = 50, 5
+PAUSE = 0.015  # seconds between calls on the CPU: OpenMP's threads spin for a while after theirs
+SAMPLED_ROWS = 16
+
+
+class Contest:
+    """The libraries at one point: q, k, v, and a call for each that works here."""
+
+    def __init__(self, point, device):
+        import torch
+
+        self.point, self.device = point, device
+        self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[point["dtype"]]
+        self.causal = point["mask"] == "causal"
+        generator = torch.Generator(device).manual_seed(point["seed"])
+        shape = (point["batch"], point["q_heads"], point["q_length"], point["qk_dim"])
+        make = lambda: torch.randn(shape, device=device, generator=generator).to(self.dtype)  # noqa: E731
+        self.q, self.k, self.v, self.grad = make(), make(), make(), make()
+
+    def attention(self, library, q, k, v):
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        if library == "tessera":
+            from tessera.torch import attention
+
+            return attention(q, k, v, causal=self.causal, layout="heads_first")
+        with sdpa_kernel(getattr(SDPBackend, BACKENDS[library])):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+    def call_of(self, library):
+        """A function that does the work of the point once and returns its result."""
+        import torch
+
+        if self.point["direction"] == "forward":
+            def forward():
+                with torch.no_grad():
+                    return self.attention(library, self.q, self.k, self.v)
+            return forward  # fmt: skip
+        leaves = [tensor.detach().requires_grad_() for tensor in (self.q, self.k, self.v)]
+        out = self.attention(library, *leaves)
+        return lambda: torch.autograd.grad(out, leaves, self.grad, retain_graph=True)
+
+    def error(self, out):
+        """How far some rows of an output are from the exact ones, computed in fp64."""
+        import torch
+
+        length = self.point["q_length"]
+        rows = torch.linspace(0, length - 1, min(SAMPLED_ROWS, length)).long().to(self.device)
+        q, k, v = self.q[:, :, rows].double(), self.k.double(), self.v.double()
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if self.causal:
+            hidden = torch.arange(length, device=self.device)[None, :] > rows[:, None]
+            scores = scores.masked_fill(hidden, -math.inf)
+        exact = scores.softmax(-1) @ v
+        apart = out[:, :, rows].double() - exact
+        return {
+            "sampled_rows": len(rows), "max_error": float(apart.abs().max()),
+            "rms_error": float(apart.square().mean().sqrt()), "rms_reference": float(exact.square().mean().sqrt()),
+        }  # fmt: skip
+
+    def measure(self, libraries, seconds, proceed):
+        """The measured fields of each library's row: {library: fields}."""
+        meter = meter_of(self.device)
+        rows, calls, memory = {}, {}, {}
+        for library in libraries:
+            try:
+                call = self.call_of(library)
+                held = meter.used()
+                meter.forget_peak()
+                result = call()
+                meter.wait()
+                memory[library] = None if self.device == "cpu" else meter.peak() - held
+                rows[library] = self.error(result) if self.point["direction"] == "forward" else {}
+                calls[library] = call
+            except Exception as error:
+                if not isinstance(error, (RuntimeError, NotImplementedError, MemoryError, ValueError)):
+                    raise
+                status = "out_of_memory" if is_out_of_memory(error) else "unsupported"
+                rows[library] = {"status": status, "reason": str(error).strip().splitlines()[0] or type(error).__name__}
+        times = interleave(calls, seconds, meter, 0 if self.device != "cpu" else PAUSE, proceed)
+        for library, taken in times.items():
+            timing = timing_fields(taken)
+            flops = self.flops()
+            rows[library] |= timing | {
+                "status": "ok", "warmup": 1, "flops": flops, "tflops": flops / timing["median_ms"] / 1e9,
+                "peak_extra_bytes": memory[library],
+            }  # fmt: skip
+        return rows
+
+    def flops(self):
+        """FlashAttention's convention: 4 for each visible pair and channel, 2.5 times that backward."""
+        point = self.point
+        pairs = point["batch"] * point["q_heads"] * point["q_length"] ** 2 * (0.5 if self.causal else 1)
+        return 4.0 * pairs * point["qk_dim"] * (1 if point["direction"] == "forward" else 2.5)
+
+
+def interleave(calls, seconds, meter, pause, proceed):
+    """Seconds of every call of each library. They are called in turn, each round in the next order, so that what slows
+    the machine slows all of them."""
+
+    def timed(call):
+        time.sleep(pause)
+        start = time.perf_counter()
+        call()
+        meter.wait()
+        return time.perf_counter() - start
+
+    times = {library: [] for library in calls}
+    orders = itertools.cycle([list(calls)[i:] + list(calls)[:i] for i in range(len(calls))] or [[]])
+    while calls:
+        proceed()
+        for library in next(orders):
+            times[library].append(timed(calls[library]))
+        done = len(next(iter(times.values())))
+        slowest = max(sum(taken) for taken in times.values())
+        if done >= MOST_CALLS or (done >= FEWEST_CALLS and slowest >= seconds):
+            break
+    return times
+
+
+def points_of(options):
+    """The fields of every point."""
+    return [
+        {
+            "direction": direction, "dtype": options.dtype, "batch": options.batch, "q_length": sequence,
+            "k_length": sequence, "q_heads": options.heads, "kv_heads": options.heads, "qk_dim": dim, "v_dim": dim,
+            "embedding": options.heads * dim, "mask": mask, "seed": options.seed,
+        }
+        for dim in options.dim
+        for direction in options.direction
+        for mask in options.mask
+        for sequence in options.seq
+    ]  # fmt: skip
+
+
+def run(options, results, progress, interrupt, device):
+    """Measures the points of which a row is missing. Returns (rows measured, rows that failed)."""
+    points = points_of(options)
+    measured = 0
+
+    def proceed():
+        if interrupt.asked:
+            raise Interrupted
+
+    for index, point in enumerate(points):
+        missing = [name for name in LIBRARIES if results.find(point | {"algorithm": name}) is None]
+        if not missing:
+            continue
+        what = f"{point['direction']}, {point['mask']}, sequence {point['q_length']}, head dimension {point['qk_dim']}"
+        progress.show(f"peers {what}", index / len(points))
+        proceed()
+        # All of them, also those whose row is there: a contest has every side.
+        rows = Contest(point, device).measure(LIBRARIES, SECONDS[options.scale], proceed)
+        for name in missing:
+            results.write(point | {"algorithm": name} | rows[name])
+            measured += 1
+        progress.say(f"peers: {what}: {', '.join(outcome_text(name, rows[name]) for name in LIBRARIES)}")
+    return measured, 0
+
+
+def outcome_text(name, row):
+    return f"{name} {time_text(row['median_ms']) if row['status'] == 'ok' else row['status'].replace('_', ' ')}"

@@ -1,0 +1,60 @@
+"""What a run tells on the terminal: a line that changes while it works, and lines that stay."""
+
+import shutil
+import sys
+import time
+
+
+def clock_text(seconds):
+    """ "0:07", "12:40", "1:02:03"."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def bytes_text(size):
+    """ "512 B", "1.50 KiB", "16.0 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            break
+        size /= 1024
+    else:
+        unit = "TiB"
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.{max(0, 2 - (size >= 10) - (size >= 100))}f} {unit}"
+
+
+def time_text(milliseconds):
+    """ "850 us", "12.3 ms", "4.56 s"."""
+    for unit, scale in (("s", 1e3), ("ms", 1)):
+        if milliseconds >= scale:
+            return f"{milliseconds / scale:.3g} {unit}"
+    return f"{milliseconds * 1e3:.3g} us"
+
+
+class Progress:
+    """The line that changes: what, how far, time left. Only where standard error is a terminal."""
+
+    def __init__(self):
+        self._start = time.monotonic()
+        self._visible = sys.stderr.isatty()
+        self._shown = False
+
+    def show(self, what, share):
+        """`share` of all the work is done, counted from when this object was made."""
+        if not self._visible:
+            return
+        spent = time.monotonic() - self._start
+        left = f", {clock_text(spent * (1 - share) / share)} left" if share > 0.01 else ""
+        text = f"{share * 100:3.0f} %  {what}{left}"
+        print("\r\033[K" + text[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
+        self._shown = True
+
+    def clear(self):
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self._shown = False
+
+    def say(self, text):
+        """A line that stays, on standard output."""
+        self.clear()
+        print(text, flush=True)

@@ -1,0 +1,169 @@
+"""Rows and where they are kept: the schema of `tessera lab` (lab/results.h) with the fields of training.
+
+A directory holds results.jsonl (a row a line, whole after every row) and results.csv (the same rows). A row describes
+itself: machine, commit, sizes, what came out, and why not where nothing did.
+"""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pathlib
+import statistics
+from datetime import datetime, timezone
+
+from tessera.lab.errors import UsageError
+
+SCHEMA = 1
+
+# Every field of every row, in this order, with what it holds where nothing else is known.
+LAB_FIELDS = {
+    "schema": SCHEMA, "commit": "", "experiment": "", "date": "", "scale": "", "version": "", "machine": "", "gpu": None,
+    "device": "", "algorithm": "", "kernel": None, "direction": "", "dtype": "", "batch": 0, "q_length": 0, "k_length": 0,
+    "q_heads": 0, "kv_heads": 0, "qk_dim": 0, "v_dim": 0, "mask": "", "bias": False, "alibi": False, "softcap": 0.0,
+    "dropout": 0.0, "seed": 0, "threads": None, "block_q": None, "block_k": None, "status": "ok", "reason": None,
+    "warmup": 0, "repetitions": None, "median_ms": None, "lower_quartile_ms": None, "upper_quartile_ms": None,
+    "min_ms": None, "max_ms": None, "sm_clock_mhz": None, "flops": None, "visible_pairs": None, "tflops": None,
+    "speedup_over_standard": None, "tensor_bytes": 0, "planned_workspace_bytes": None, "peak_extra_bytes": None,
+    "minimum_traffic_bytes": None, "predicted_traffic_bytes": None, "standard_traffic_bytes": None, "sampled_rows": None,
+    "max_error": None, "rms_error": None, "rms_reference": None, "embedding": 0, "kept_share": None,
+    "requested_block_k": None, "memory_budget_bytes": None, "tile_traffic_bytes": None, "bound_traffic_bytes": None,
+    "measured_traffic_bytes": None, "measured_traffic_note": "not measured: no counters are read",
+}  # fmt: skip
+TRAINING_FIELDS = dict.fromkeys((
+    "torch", "preset", "depth", "parameters", "optimizer", "compiled", "step", "tokens", "loss", "train_loss",
+    "learning_rate", "train_seconds", "tokens_per_second", "peak_bytes", "memory_used_bytes", "time_saved_percent",
+    "memory_saved_percent",
+))  # fmt: skip
+FIELDS = LAB_FIELDS | TRAINING_FIELDS
+
+# What identifies a measurement; known before it is made.
+KEY_FIELDS = (
+    "experiment", "scale", "algorithm", "direction", "dtype", "batch", "q_length", "k_length", "q_heads", "qk_dim",
+    "embedding", "mask", "dropout", "seed", "memory_budget_bytes", "preset", "depth", "optimizer", "compiled", "step",
+)  # fmt: skip
+
+# In these all rows of a file agree.
+RUN_FIELDS = ("machine", "gpu", "device", "version", "commit")
+
+EXPERIMENTS = ("training", "gpt", "peers")
+
+
+def key_of(row):
+    """Two rows with the same key answer the same question."""
+    return tuple(json.dumps(row[field]) for field in KEY_FIELDS)
+
+
+def timing_fields(seconds):
+    """The fields that sum up measured times."""
+    in_order = sorted(seconds)
+    lower, middle, upper = statistics.quantiles(in_order, n=4, method="inclusive") if len(in_order) > 1 else in_order * 3
+    values = {"median": middle, "lower_quartile": lower, "upper_quartile": upper, "min": in_order[0], "max": in_order[-1]}
+    return {"repetitions": len(in_order)} | {f"{name}_ms": value * 1e3 for name, value in values.items()}
+
+
+class Results:
+    """The directory a run writes to. `stamp` holds what all its rows share: machine, device, commit, version, scale."""
+
+    def __init__(self, directory, experiment, stamp, resume):
+        self.directory = pathlib.Path(directory)
+        self.path = self.directory / "results.jsonl"
+        self.stamp = stamp | {"experiment": experiment}
+        self.rows = {}
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.file = open(self.path, "a+", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--out '{directory}': cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"--out '{directory}': another run is writing there") from None
+        self._keep()
+        if not resume and any(row["experiment"] == experiment for row in self.rows.values()):
+            raise UsageError(
+                f"--out '{directory}': has rows of {experiment} already; --resume continues them, or choose another directory"
+            )
+        self.csv = open(self.directory / "results.csv", "w", encoding="utf-8", newline="")
+        self._write_csv(FIELDS.keys())
+        for row in self.rows.values():
+            self._write_csv(csv_cell(row[field]) for field in FIELDS)
+
+    def _keep(self):
+        """Reads the rows that are there. A last line without an end was being written when a run was killed."""
+        self.file.seek(0)
+        text = self.file.read()
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            os.ftruncate(self.file.fileno(), len(whole.encode()))
+        for number, line in enumerate(whole.splitlines(), 1):
+            where = f"{self.path}, line {number}"
+            row = parse_row(line, where)
+            if row["experiment"] not in EXPERIMENTS:
+                raise UsageError(
+                    f"{where}: is a row of '{row['experiment']}', which another program measures: choose another --out; "
+                    "tessera report draws several directories into one page"
+                )
+            for field in RUN_FIELDS:
+                if row[field] != self.stamp[field]:
+                    raise UsageError(
+                        f'{where}: "{field}" is {row[field]!r}, here it is {self.stamp[field]!r}; '
+                        "one directory holds one run: choose another --out"
+                    )
+            self.rows[key_of(row)] = row
+
+    def make(self, fields):
+        """A whole row out of the fields that are known. KeyError for a field that no row has."""
+        unknown = fields.keys() - FIELDS.keys()
+        if unknown:
+            raise KeyError(f"no fields of a row: {', '.join(sorted(unknown))}")
+        date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return FIELDS | self.stamp | {"date": date} | fields
+
+    def find(self, fields):
+        """The row that answers the same question, or None."""
+        return self.rows.get(key_of(self.make(fields)))
+
+    def write(self, fields):
+        """Adds a row to both files at once and returns it."""
+        row = self.make(fields)
+        key = key_of(row)
+        if key in self.rows:
+            raise KeyError(f"this row is there already: {row}")
+        # NaN is no JSON; a loss that is not a number is no result either.
+        row = {field: None if value != value else value for field, value in row.items()}
+        self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self.file.flush()
+        self._write_csv(csv_cell(row[field]) for field in FIELDS)
+        self.rows[key] = row
+        return row
+
+    def _write_csv(self, cells):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        self.csv.write(line.getvalue())
+        self.csv.flush()
+
+    def close(self):
+        self.file.close()
+        self.csv.close()
+
+
+def csv_cell(value):
+    """As `tessera lab` writes it: nothing for null, true and false in small letters."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else value
+
+
+def parse_row(line, where):
+    """A row of a file; UsageError that says where and what is wrong."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise UsageError(f"{where}: is not JSON: '{line[:60]}'") from None
+    if not isinstance(row, dict) or row.get("schema") != SCHEMA:
+        raise UsageError(f"{where}: is not a row of schema {SCHEMA}")
+    missing = FIELDS.keys() - row.keys() if row.get("experiment") in EXPERIMENTS else set()
+    if missing:
+        raise UsageError(f'{where}: has no "{sorted(missing)[0]}"; it comes from another version: choose another --out')
+    return {"experiment": "unknown"} | row

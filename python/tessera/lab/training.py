@@ -1,0 +1,195 @@
+"""`training`: transformers over sequence x width x depth with each attention, under a memory budget (S2).
+
+A point is a model, trained on random vectors for a few steps in a process of its own. What does not fit is a row too.
+"""
+
+import time
+from dataclasses import dataclass
+
+from tessera.lab import worker
+from tessera.lab.errors import Interrupted, UsageError
+from tessera.lab.machine import available_memory
+from tessera.lab.memory import meter_of
+from tessera.lab.progress import bytes_text, time_text
+from tessera.lab.rows import timing_fields
+
+ATTENTIONS = ("standard", "flash")
+OPTIMIZERS = ("none", "adamw")
+DIRECTIONS = {"none": "forward + backward", "adamw": "forward + backward + optimiser"}
+HEAD_DIM = 64
+
+# Sequence, width and depth; the budget is what makes standard attention run out of memory within the grid. The last is
+# S2's on an L4, whose 24 GB are 22 GiB for a program.
+SIZES = {
+    "quick": {"seq": "256..1024", "width": "128", "depth": "2", "memory_budget": "160MiB"},
+    "default": {"seq": "512..4096", "width": "128,256", "depth": "2,4", "memory_budget": "1GiB"},
+    "full": {"seq": "2048..16384", "width": "1024..4096", "depth": "4,8,16,24", "memory_budget": "22GiB"},
+}
+
+MEASURE_SECONDS = {"quick": 0.5, "default": 2.0, "full": 2.0}
+MOST_STEPS, FEWEST_STEPS = 20, 3
+LONG_STEP = 10.0  # seconds; of longer ones two are enough
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model and how it is trained."""
+
+    attention: str
+    sequence: int
+    width: int
+    depth: int
+    batch: int
+    dtype: str
+    optimizer: str
+    causal: bool
+    budget: int
+    seed: int
+
+    def __str__(self):
+        return f"{self.attention}, sequence {self.sequence}, width {self.width}, {self.depth} layers"
+
+    def fields(self):
+        """The fields of its row that are known before it is measured."""
+        heads = self.width // HEAD_DIM
+        return {
+            "algorithm": self.attention, "direction": DIRECTIONS[self.optimizer], "dtype": self.dtype,
+            "batch": self.batch, "q_length": self.sequence, "k_length": self.sequence, "q_heads": heads,
+            "kv_heads": heads, "qk_dim": HEAD_DIM, "v_dim": HEAD_DIM, "embedding": self.width, "depth": self.depth,
+            "mask": "causal" if self.causal else "full", "optimizer": self.optimizer, "seed": self.seed,
+            "memory_budget_bytes": self.budget, "flops": self.flops(),
+        }  # fmt: skip
+
+    def flops(self):
+        """Of a step: 2 for each weight and token and 4 for each visible pair and channel, forward; twice that back."""
+        tokens = self.batch * self.sequence
+        pairs = tokens * self.sequence * (0.5 if self.causal else 1)
+        return 3.0 * self.depth * (2 * 12 * self.width**2 * tokens + 4 * pairs * self.width)
+
+
+def measure(link, point, device, seconds):
+    """The task of a process: trains the model of a point and returns the measured fields of its row."""
+    import torch
+
+    from tessera.lab.model import Transformer, autocast, count_parameters
+
+    def step():
+        with autocast(device, point.dtype):
+            loss = (model(x) - target).square().mean()
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        meter.wait()
+        return loss.item()
+
+    torch.manual_seed(point.seed)
+    warm_up(device, point)
+    meter = meter_of(device)
+    meter.limit(point.budget)
+    model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal).to(device)
+    optimizer = torch.optim.AdamW(model.parameters()) if point.optimizer == "adamw" else None
+    shape = (point.batch, point.sequence, point.width)
+    x, target = torch.randn(shape, device=device), torch.randn(shape, device=device)
+    held = meter.used()
+    first = timed(step)
+    meter.forget_peak()
+    # Steps that take long need no warming up: the first one counts, too.
+    times = [first] if first > LONG_STEP else []
+    while len(times) < (2 if first > LONG_STEP else FEWEST_STEPS) or (sum(times) < seconds and len(times) < MOST_STEPS):
+        if optimizer is None:
+            model.zero_grad()
+        times.append(timed(step))
+        link.report(steps=len(times))
+    timing = timing_fields(times)
+    return timing | {
+        "warmup": 0 if first > LONG_STEP else 1,
+        "tflops": point.flops() / (timing["median_ms"] / 1e3) / 1e12,
+        "parameters": count_parameters(model), "threads": torch.get_num_threads() if device == "cpu" else None,
+        "peak_bytes": meter.peak(), "memory_used_bytes": meter.used(), "peak_extra_bytes": max(0, meter.peak() - held),
+        "tensor_bytes": held,
+    }  # fmt: skip
+
+
+def warm_up(device, point):
+    """One small model through all the code, so that threads and libraries are there before memory is counted."""
+    import torch
+
+    from tessera.lab.model import Transformer, autocast
+
+    model = Transformer(point.attention, HEAD_DIM, 1, head_dim=HEAD_DIM, causal=point.causal).to(device)
+    with autocast(device, point.dtype):
+        model(torch.randn(1, 64, HEAD_DIM, device=device)).sum().backward()
+
+
+def timed(call):
+    """Seconds."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def check(options):
+    """UsageError for sizes that no model can have, or a budget that the device cannot give."""
+    for width in options.width:
+        if width % HEAD_DIM:
+            raise UsageError(f"--width '{width}': must be a multiple of {HEAD_DIM}, the head dimension")
+    room = available_memory(options.device)
+    if options.memory_budget > room:
+        raise UsageError(
+            f"--memory-budget '{bytes_text(options.memory_budget)}': {options.device} has {bytes_text(room)} left"
+        )
+
+
+def points_of(options):
+    """The points of a sweep, smallest models first, the attentions of one beside each other."""
+    return [
+        Point(attention, sequence, width, depth, options.batch, options.dtype, options.optimizer, options.causal,
+              options.memory_budget, options.seed)
+        for depth in options.depth
+        for width in options.width
+        for sequence in options.seq
+        for attention in options.attention
+    ]  # fmt: skip
+
+
+def compare(fields, standard):
+    """Adds what is saved against the row of standard attention at the same point."""
+    if standard is None or standard["status"] != "ok" or fields["status"] != "ok" or fields["algorithm"] == "standard":
+        return
+    fields["speedup_over_standard"] = standard["median_ms"] / fields["median_ms"]
+    fields["time_saved_percent"] = 100 * (1 - fields["median_ms"] / standard["median_ms"])
+    fields["memory_saved_percent"] = 100 * (1 - fields["peak_bytes"] / standard["peak_bytes"])
+
+
+def outcome_text(row):
+    """ "12.3 ms, peak 105 MiB, saves 41 % of the time and 60 % of the memory"."""
+    if row["status"] != "ok":
+        return f"{row['status'].replace('_', ' ')}: {row['reason']}"
+    text = f"{time_text(row['median_ms'])}, peak {bytes_text(row['peak_bytes'])}"
+    if row["time_saved_percent"] is not None:
+        text += f", saves {row['time_saved_percent']:.0f} % of the time, {row['memory_saved_percent']:.0f} % of the memory"
+    return text
+
+
+def run(options, results, progress, interrupt, device):
+    """Measures what is not there yet. Returns (rows measured, rows that failed)."""
+    points = points_of(options)
+    seconds = MEASURE_SECONDS[options.scale]
+    measured = failed = 0
+    for index, point in enumerate(points):
+        if interrupt.asked:
+            raise Interrupted
+        fields = point.fields()
+        if results.find(fields) is not None:
+            continue
+        progress.show(f"training {point}", index / len(points))
+        arguments = {"point": point, "device": device, "seconds": seconds}
+        outcome = worker.run(measure, arguments, interrupt)
+        fields |= {"status": outcome.status, "reason": outcome.reason or None} | (outcome.value or {})
+        compare(fields, results.find(fields | {"algorithm": "standard"}))
+        row = results.write(fields)
+        measured += 1
+        failed += outcome.status == "failed"
+        progress.say(f"training: {point}: {outcome_text(row)}")
+    return measured, failed
