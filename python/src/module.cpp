@@ -41,4 +41,7 @@ NB_MODULE(_core, module) {
   tessera::python::add_options(module);
   tessera::python::add_calls(module);
   tessera::python::add_plan(module);
+#if TESSERA_HAVE_LAB
+  tessera::python::add_command(module);
+#endif
 }

@@ -29,5 +29,6 @@ void add_block_mask(nb::module_& module);
 void add_options(nb::module_& module);
 void add_calls(nb::module_& module);
 void add_plan(nb::module_& module);
+void add_command(nb::module_& module);  // where the build has the command
 
 }  // namespace tessera::python

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
+from tessera import _core
 
-def path() -> str | None:
-    """Where the program is; None when this build has none."""
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "tessera")
-    return program if os.access(program, os.X_OK) else None
+
+def invocation() -> list[str]:
+    """How another process starts the command: append its arguments."""
+    return [sys.executable, "-m", "tessera"]
 
 
 def main() -> None:
-    """Becomes the program, with the arguments of this process."""
-    program = path()
-    if program is None:
-        sys.exit("tessera: this build of the package does not have the command (it was built with TESSERA_LAB=OFF)")
-    os.execv(program, ["tessera", *sys.argv[1:]])
+    """Runs the command with the arguments of this process, and ends with its exit status."""
+    if not hasattr(_core, "command"):
+        sys.exit("tessera: this build of the package is without the command; build it where CLI11, fmt, nlohmann-json "
+                 "and Chart.js are installed (tools/setup run)")
+    sys.exit(_core.command(["tessera", *sys.argv[1:]]))

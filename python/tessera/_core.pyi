@@ -185,6 +185,10 @@ def alibi_slopes(heads: int) -> list[float]:
 def current_stream(array: Array) -> int | None:
     """The stream on which the library of a GPU array is working, where it can be asked; None otherwise."""
 
+def command(arguments: Sequence[str]) -> int:
+    """Runs the command ``tessera`` and returns its exit status. It takes over SIGINT and SIGTERM: for a process of its
+    own. Missing where the build has no command."""
+
 def build_info() -> str: ...
 def devices() -> list[dict[str, str]]:
     """Each device of this machine: device, name, description."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera import _command, _core
+from tessera import _core
 from tessera._arrays import device_name, dtype_name
 from tessera._attention import _layout, options
 from tessera._core import BlockMask, Plan
@@ -94,10 +94,10 @@ class Info:
     build: str
     devices: list[dict[str, str]]
     kernels: list[dict[str, Any]]
-    command: str | None
+    command: bool
 
     def __str__(self) -> str:
-        lines = [self.build.rstrip(), f"command   {self.command or 'not in this build'}", "", "devices"]
+        lines = [self.build.rstrip(), f"command   {'yes' if self.command else 'no'}", "", "devices"]
         lines += [f"  {d['device']:8}{d['name']}: {d['description']}" for d in self.devices]
         lines += ["", "kernels"]
         lines += [f"  {x['name']:22}{x['direction']}" for x in self.kernels]
@@ -110,4 +110,4 @@ def info() -> Info:
     >>> info().devices[0]["device"]
     'cpu'
     """
-    return Info(_core.__version__, _core.build_info(), _core.devices(), _core.kernels(), _command.path())
+    return Info(_core.__version__, _core.build_info(), _core.devices(), _core.kernels(), hasattr(_core, "command"))
