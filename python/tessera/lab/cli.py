@@ -263,7 +263,7 @@ def write_report(directory, say):
     if command is None:
         say(f"no `tessera` command here: `tessera report {directory}` draws the page where there is one")
         return
-    done = subprocess.run([command, "report", directory, "--out", f"{directory}/report.html"], capture_output=True, text=True)
+    done = subprocess.run([*command, "report", directory, "--out", f"{directory}/report.html"], capture_output=True, text=True)
     say((done.stdout if done.returncode == 0 else f"the page could not be written: {done.stderr}").strip())
 
 

@@ -108,8 +108,12 @@ def available_memory(device):
 
 
 def tessera_command():
-    """The `tessera` command that writes the page: the package's, or one on the PATH; None where there is none.
+    """The words that start the `tessera` command: the package's, or one on the PATH; None where there is none.
     TESSERA_BINARY names another."""
-    from tessera import _command
+    from tessera import _command, _core
 
-    return os.environ.get("TESSERA_BINARY") or _command.path() or shutil.which("tessera")
+    named = os.environ.get("TESSERA_BINARY")
+    if not named and hasattr(_core, "command"):
+        return _command.invocation()
+    found = named or shutil.which("tessera")
+    return [found] if found else None

@@ -26,7 +26,7 @@ def flash_attention(q, k, v, *, causal, dropout, block_mask=None):
     """The same by Tessera, which never holds the matrix."""
     from tessera.torch import attention
 
-    return attention(q, k, v, causal=causal, dropout=dropout, block_mask=block_mask, layout="heads_first")
+    return attention(q, k, v, causal=causal, dropout=dropout, block_mask=block_mask, layout="bhsd")
 
 
 def block_mask_of(sequence, block_size):

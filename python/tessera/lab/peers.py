@@ -45,7 +45,7 @@ class Contest:
         if library == "tessera":
             from tessera.torch import attention
 
-            return attention(q, k, v, causal=self.causal, layout="heads_first")
+            return attention(q, k, v, causal=self.causal, layout="bhsd")
         with sdpa_kernel(getattr(SDPBackend, BACKENDS[library])):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 

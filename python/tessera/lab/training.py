@@ -4,7 +4,7 @@ A point is a model, trained on random vectors for a few steps in a process of it
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.lab import worker
 from tessera.lab.errors import Interrupted, UsageError
@@ -21,7 +21,7 @@ HEAD_DIM = 64
 # Sequence, width and depth; the budget is what makes standard attention run out of memory within the grid. The last is
 # S2's on an L4, whose 24 GB are 22 GiB for a program.
 SIZES = {
-    "quick": {"seq": "256..1024", "width": "128", "depth": "2", "memory_budget": "160MiB"},
+    "quick": {"seq": "256..1024", "width": "128", "depth": "2", "memory_budget": "64MiB"},
     "default": {"seq": "512..4096", "width": "128,256", "depth": "2,4", "memory_budget": "1GiB"},
     "full": {"seq": "2048..16384", "width": "1024..4096", "depth": "4,8,16,24", "memory_budget": "22GiB"},
 }
@@ -67,66 +67,69 @@ class Point:
         return 3.0 * self.depth * (2 * 12 * self.width**2 * tokens + 4 * pairs * self.width)
 
 
-def measure(link, point, device, seconds):
+class Session:
+    """The model of a point and what it is trained on: random vectors."""
+
+    def __init__(self, point, device):
+        import torch
+
+        from tessera.lab.model import Transformer
+
+        self.point, self.device = point, device
+        self.model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal).to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters()) if point.optimizer == "adamw" else None
+        shape = (point.batch, point.sequence, point.width)
+        self.x, self.target = (torch.randn(shape, device=device) for _ in range(2))
+
+    def step(self):
+        """Forward, backward and the optimiser. Gradients stay until the next step, as in most training loops."""
+        from tessera.lab.model import autocast
+
+        self.model.zero_grad()
+        with autocast(self.device, self.point.dtype):
+            loss = (self.model(self.x) - self.target).square().mean()
+        loss.backward()
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def parameters(self):
+        from tessera.lab.model import count_parameters
+
+        return count_parameters(self.model)
+
+
+def measure(_link, point, device, seconds):
     """The task of a process: trains the model of a point and returns the measured fields of its row."""
     import torch
 
-    from tessera.lab.model import Transformer, autocast, count_parameters
-
-    def step():
-        with autocast(device, point.dtype):
-            loss = (model(x) - target).square().mean()
-        loss.backward()
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
-        meter.wait()
-        return loss.item()
-
     torch.manual_seed(point.seed)
-    warm_up(device, point)
+    # One small model through all the code: threads and libraries are there before memory is counted.
+    Session(replace(point, sequence=64, width=HEAD_DIM, depth=1), device).step()
     meter = meter_of(device)
     meter.limit(point.budget)
-    model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal).to(device)
-    optimizer = torch.optim.AdamW(model.parameters()) if point.optimizer == "adamw" else None
-    shape = (point.batch, point.sequence, point.width)
-    x, target = torch.randn(shape, device=device), torch.randn(shape, device=device)
+    session = Session(point, device)
     held = meter.used()
-    first = timed(step)
+
+    def timed_step():
+        start = time.perf_counter()
+        session.step()
+        meter.wait()
+        return time.perf_counter() - start
+
+    first = timed_step()
     meter.forget_peak()
     # Steps that take long need no warming up: the first one counts, too.
     times = [first] if first > LONG_STEP else []
     while len(times) < (2 if first > LONG_STEP else FEWEST_STEPS) or (sum(times) < seconds and len(times) < MOST_STEPS):
-        if optimizer is None:
-            model.zero_grad()
-        times.append(timed(step))
-        link.report(steps=len(times))
+        times.append(timed_step())
     timing = timing_fields(times)
     return timing | {
         "warmup": 0 if first > LONG_STEP else 1,
         "tflops": point.flops() / (timing["median_ms"] / 1e3) / 1e12,
-        "parameters": count_parameters(model), "threads": torch.get_num_threads() if device == "cpu" else None,
+        "parameters": session.parameters(), "threads": torch.get_num_threads() if device == "cpu" else None,
         "peak_bytes": meter.peak(), "memory_used_bytes": meter.used(), "peak_extra_bytes": max(0, meter.peak() - held),
         "tensor_bytes": held,
     }  # fmt: skip
-
-
-def warm_up(device, point):
-    """One small model through all the code, so that threads and libraries are there before memory is counted."""
-    import torch
-
-    from tessera.lab.model import Transformer, autocast
-
-    model = Transformer(point.attention, HEAD_DIM, 1, head_dim=HEAD_DIM, causal=point.causal).to(device)
-    with autocast(device, point.dtype):
-        model(torch.randn(1, 64, HEAD_DIM, device=device)).sum().backward()
-
-
-def timed(call):
-    """Seconds."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def check(options):

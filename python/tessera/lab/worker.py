@@ -4,7 +4,9 @@ The processes are forked from one that has loaded PyTorch and done nothing else,
 untouched memory and an uninitialised GPU.
 """
 
+import contextlib
 import multiprocessing
+import re
 import signal
 import time
 from dataclasses import dataclass, field
@@ -28,13 +30,14 @@ class Link:
 
     def report(self, **fields):
         """Sends something the task has to say; the listener of run() gets it."""
-        self._connection.send(("said", fields))
+        try:
+            self._connection.send(("said", fields))
+        except OSError:
+            self._stop = True  # nobody is left to hear it
 
     def stopping(self):
-        """True when the task should save its work and return."""
-        while not self._stop and self._connection.poll():
-            self._connection.recv()
-            self._stop = True
+        """True when the task should save its work and return: it was asked to, or who started it is gone."""
+        self._stop = self._stop or self._connection.poll()
         return self._stop
 
 
@@ -52,6 +55,7 @@ def _reason(error):
     """The first line of an exception with something in it, short enough for a table."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
+    text = re.sub(r"^\[enforce fail at [^]]*\] [^.]*\. ", "", text)  # the place in PyTorch's sources
     return text if len(text) <= 300 else text[:297] + "..."
 
 
@@ -64,7 +68,8 @@ def _child(connection, task, arguments):
             outcome = Outcome("out_of_memory", reason=_reason(error))
         else:
             outcome = Outcome("failed", reason=f"{type(error).__name__}: {_reason(error)}")
-    connection.send(("done", outcome))
+    with contextlib.suppress(OSError):
+        connection.send(("done", outcome))
 
 
 def _ended(process):
