@@ -4,34 +4,14 @@ Everything that computes attention on torch tensors ends in `forward` and `backw
 autograd function and the operators that torch.compile sees.
 """
 
-from functools import lru_cache
-
 import torch
 
 from tessera import _core
 
 Tensor = torch.Tensor
 
-LAYOUTS = {"sequence_first": _core.SEQUENCE_FIRST, "heads_first": _core.HEADS_FIRST}
-
 # Without it (PyTorch before 2.10) the extension cannot ask for the current stream and has to be told.
 _STREAM_IS_KNOWN = hasattr(Tensor, "__dlpack_c_exchange_api__")
-
-
-def options(scale, left, right, align, diagonal, softcap, dropout, algorithm, deterministic, origin, block_mask):
-    """The description of the operation. Equal arguments give the same object, except with a block mask: the cache
-    would keep it alive."""
-    if block_mask is None:
-        return _cached_options(scale, left, right, align, diagonal, softcap, dropout, algorithm, deterministic, origin)
-    return _core.Options(scale=scale, left=left, right=right, align=align, diagonal=diagonal, softcap=softcap,
-                         dropout=dropout, origin=origin, algorithm=algorithm, deterministic=deterministic,
-                         block_mask=block_mask)
-
-
-@lru_cache(maxsize=1024)
-def _cached_options(scale, left, right, align, diagonal, softcap, dropout, algorithm, deterministic, origin):
-    return _core.Options(scale=scale, left=left, right=right, align=align, diagonal=diagonal, softcap=softcap,
-                         dropout=dropout, origin=origin, algorithm=algorithm, deterministic=deterministic)
 
 
 def empty_rows(like: Tensor) -> Tensor:

@@ -12,12 +12,13 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from tessera import _core
+from tessera._attention import options
 from tessera.torch import _calls
 
 _INPUTS = ("Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alibi, Tensor? lengths_q, Tensor? lengths_k, "
-           "Tensor? dropout_state, SymInt max_q, SymInt max_k, int layout, float? scale, SymInt left, SymInt right, "
-           "str align, SymInt? diagonal, float softcap, float dropout, str algorithm, bool deterministic, "
-           "SymInt[] origin, str? block_mask")
+           "Tensor? dropout_state, SymInt max_q, SymInt max_k, int layout, bool causal, SymInt[]? window, str align, "
+           "SymInt? diagonal, float? scale, float softcap, float dropout, SymInt[] origin, str algorithm, "
+           "bool deterministic, str? block_mask")
 
 torch.library.define("tessera::forward", f"({_INPUTS}) -> (Tensor out, Tensor lse)",
                      tags=(torch.Tag.pt2_compliant_tag,))
@@ -79,27 +80,28 @@ def _mask_of(key: str | None):
 # --- the operators --------------------------------------------------------------------------------------------------
 
 
-def _call(settings):
+def _call(max_q, max_k, layout, causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm,
+          deterministic, block_mask):
     """What `_calls` wants to know besides the tensors."""
-    max_q, max_k, layout, *description, origin, block_mask = settings
-    return _calls.options(*description, tuple(origin), _mask_of(block_mask)), layout, max_q, max_k
+    description = options(causal, window and tuple(window), align, diagonal, scale, softcap, dropout, tuple(origin),
+                          algorithm, deterministic, _mask_of(block_mask))
+    return description, layout, max_q, max_k
 
 
 @torch.library.impl("tessera::forward", ("cpu", "cuda"))
 def _forward(*inputs):
-    return _calls.forward(*_call(inputs[_TENSORS:]), *inputs[:_TENSORS])
+    return _calls.forward(*_call(*inputs[_TENSORS:]), *inputs[:_TENSORS])
 
 
 @torch.library.register_fake("tessera::forward")
-def _forward_fake(q, k, v, *rest):
-    layout = rest[_TENSORS - 3 + 2]
+def _forward_fake(q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state, max_q, max_k, layout, *description):
     return _calls.empty_output(q, v), _calls.empty_lse(q, layout)
 
 
 @torch.library.impl("tessera::backward", ("cpu", "cuda"))
 def _backward(grad_out, grad_lse, out, lse, needs, *inputs):
     tensors = inputs[:_TENSORS]
-    grads = _calls.backward(*_call(inputs[_TENSORS:]), grad_out, grad_lse, out, lse, needs, *tensors)
+    grads = _calls.backward(*_call(*inputs[_TENSORS:]), grad_out, grad_lse, out, lse, needs, *tensors)
     return tuple(tensors[0].new_empty(0) if grad is None else grad for grad in grads)
 
 

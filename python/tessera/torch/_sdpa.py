@@ -1,0 +1,146 @@
+"""PyTorch's scaled_dot_product_attention with the library behind it, and a way to put it under models as they are."""
+
+import contextlib
+import functools
+import math
+import threading
+
+import torch
+import torch.nn.functional as functional
+
+from tessera.torch._attention import attention
+
+Tensor = torch.Tensor
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``torch.nn.functional.scaled_dot_product_attention``: the same arguments, meaning and result.
+
+    query is (..., heads, L, E), key (..., heads, S, E), value (..., heads, S, Ev), of rank 2 or more; leading
+    dimensions broadcast. attn_mask: bool (True takes part) or float (added), broadcast to (..., heads, L, S), float
+    masks with their gradient. is_causal: from the first key on (top-left); it may stand beside a mask. enable_gqa:
+    key and value may have fewer heads. dropout_p applies whenever it is not 0, as in PyTorch.
+
+    A row that sees no key gives 0 and gradients of 0; so does PyTorch since 2.5 (older ones gave NaN). A bool mask
+    becomes a bias of 0 and -inf in the smallest form that broadcasts to it: a padding mask stays (batch, 1, 1, S).
+
+    >>> import torch, tessera.torch
+    >>> x = torch.randn(2, 8, 128, 64)
+    >>> tessera.torch.scaled_dot_product_attention(x, x, x, is_causal=True).shape
+    torch.Size([2, 8, 128, 64])
+    """
+    if dropout_p == 1.0:  # outside the library's range: everything is dropped, and every gradient is 0
+        return 0.0 * scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale,
+                                                  enable_gqa=enable_gqa)
+    q, k, v = query.shape, key.shape, value.shape
+    batch = None
+    if not (len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0] and k[1] == v[1]
+            and (q[1] == k[1] or enable_gqa)):
+        rank = max(len(q), len(k), len(v))
+        query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
+    bias = None if attn_mask is None else _bias(attn_mask, query, key, q[:1] if batch is None else batch)
+    out = attention(query, key, value, causal=is_causal, align="top_left", scale=scale, dropout=dropout_p, bias=bias,
+                    layout="bhsd")
+    if batch is None:
+        return out
+    return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])
+
+
+def _four_dimensional(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
+    """Query, key and value with one batch dimension and kv heads that divide the query heads; and the dimensions that
+    became the batch. Broadcast dimensions are expanded, not copied, as far as a view can say it."""
+    query, key, value = (tensor if tensor.dim() > 2 else tensor.unsqueeze(0) for tensor in (query, key, value))
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    heads, key_heads, value_heads = query.shape[-3], key.shape[-3], value.shape[-3]
+    if enable_gqa and key_heads != value_heads:
+        key, value = (tensor.repeat_interleave(heads // tensor.shape[-3], -3) for tensor in (key, value))
+        key_heads = value_heads = heads
+    if not enable_gqa:
+        (heads,) = torch.broadcast_shapes((heads,), (key_heads,), (value_heads,))
+        if key_heads != value_heads:
+            key_heads = value_heads = heads
+
+    def flat(tensor, heads):
+        return tensor.expand(*batch, heads, *tensor.shape[-2:]).reshape(math.prod(batch), heads, *tensor.shape[-2:])
+
+    return flat(query, heads), flat(key, key_heads), flat(value, value_heads), batch
+
+
+def _bias(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """The mask as the library's bias, (batch or 1, heads or 1, L or 1, S); `batch` is what mask may broadcast to."""
+    full = (*batch, query.shape[1], query.shape[2], key.shape[2])
+    if mask.dim() > len(full):
+        raise RuntimeError(f"attn_mask.shape is {tuple(mask.shape)}; it must broadcast to {full}")
+    mask = mask[(None,) * (len(full) - mask.dim())]
+    if any(size not in (1, wanted) for size, wanted in zip(mask.shape, full)):
+        raise RuntimeError(f"attn_mask.shape is {tuple(mask.shape)}; it must broadcast to {full}")
+    if not mask.requires_grad:  # what was expanded before it came here need not be as large as it looks
+        for dimension in range(len(full) - 1):
+            if mask.stride(dimension) == 0 and mask.shape[dimension] > 1:
+                mask = mask.narrow(dimension, 0, 1)
+    if any(size != 1 for size in mask.shape[:-3]):
+        mask = mask.expand(*batch, -1, -1, -1)
+    mask = mask.reshape(math.prod(mask.shape[:-3]), *mask.shape[-3:])
+    if mask.shape[-1] != full[-1]:
+        mask = mask.expand(-1, -1, -1, full[-1])
+
+    if mask.dtype == torch.bool:
+        return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
+    if torch.is_autocast_enabled(mask.device.type):
+        return mask if mask.dtype == torch.float32 else mask.to(torch.get_autocast_dtype(mask.device.type))
+    if mask.dtype not in (query.dtype, torch.float32):
+        raise RuntimeError(f"attn_mask.dtype is {mask.dtype}; it must be torch.bool, torch.float32 or that of query, "
+                           f"{query.dtype}")
+    return mask.to(query.dtype) if query.dtype == torch.float64 else mask
+
+
+_replaced = threading.local()  # .depth: how many replace_sdpa() this thread is inside of
+_lock = threading.Lock()
+_users = 0  # how many replace_sdpa() all threads are inside of
+_original = functional.scaled_dot_product_attention
+
+
+@functools.wraps(_original)
+def _switch(*args, **kwargs):
+    inside = getattr(_replaced, "depth", 0) > 0
+    return (scaled_dot_product_attention if inside else _original)(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def replace_sdpa():
+    """Inside of it, in this thread, ``torch.nn.functional.scaled_dot_product_attention`` is the library's.
+
+    For models that cannot be edited. It nests, holds for the entering thread only, and ends with the block, whatever
+    ends the block. It reaches code that looks the function up when it calls it (``F.scaled_dot_product_attention``,
+    torch.nn.MultiheadAttention, transformers, diffusers), not code that has imported it by name before.
+
+    >>> import torch, tessera.torch
+    >>> x = torch.randn(1, 4, 32, 16)
+    >>> with tessera.torch.replace_sdpa():
+    ...     y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    """
+    global _users, _original
+    with _lock:
+        if _users == 0:
+            _original = functional.scaled_dot_product_attention
+            functional.scaled_dot_product_attention = _switch
+        _users += 1
+    _replaced.depth = getattr(_replaced, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _replaced.depth -= 1
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                functional.scaled_dot_product_attention = _original
