@@ -27,6 +27,7 @@ PyObject* exception_for(tessera::ErrorCode code) {
 
 NB_MODULE(_core, module) {
   module.doc() = "Exact attention: the library's calls on arrays that the caller has prepared.";
+  nb::set_leak_warnings(false);  // caches and default arguments may hold objects until the process ends
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);

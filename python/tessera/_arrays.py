@@ -106,9 +106,11 @@ def _find(q: Array) -> Library:
 
 def dtype_name(array_or_dtype: Any) -> str:
     """The library's name of a type, "fp32", from an array or from a type of any array library."""
-    dtype = getattr(array_or_dtype, "dtype", array_or_dtype)
+    dtype = array_or_dtype
+    if not isinstance(dtype, (str, type)):
+        dtype = getattr(dtype, "dtype", dtype)
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    name = name.rpartition(".")[2]
+    name = name.rpartition(".")[2]  # PyTorch's say "torch.float32"
     return DTYPE_NAMES.get(name, name)
 
 

@@ -1,0 +1,32 @@
+"""What the tests of the Python package share.
+
+They run on the package that PYTHONPATH or the environment offers: the build's own (CTest sets it), or an installed wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import hypothesis
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))  # for `import oracle`
+
+# Shared machines are slow at times: no test fails for its time alone. Failures print how to repeat them.
+hypothesis.settings.register_profile(
+    "tessera", deadline=None, max_examples=int(os.environ.get("TESSERA_TEST_EXAMPLES", "40")), print_blob=True,
+    database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tessera")
+
+
+def pytest_report_header() -> str:
+    import tessera
+
+    return f"tessera {tessera.__version__} from {os.path.dirname(tessera.__file__)}"
+
+
+@pytest.fixture
+def torch():
+    """PyTorch; without it the test is skipped."""
+    return pytest.importorskip("torch", reason="PyTorch is not installed (tools/setup python)")
