@@ -11,7 +11,7 @@ PYTHON ?= python3 # with a PyTorch for GPUs, for peers-gpu
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean peers-cpu peers-gpu
+.PHONY: help setup run build test wheel test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean peers-cpu peers-gpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
@@ -56,8 +56,8 @@ build: ## build the library and the command (release)
 	@$(call configure,release)
 	@cmake --build --preset release -j $(BUILD_JOBS)
 
-test: ## everything that this machine can test: release, sanitizers, a part of Arm in an emulator, format
-	@tools/setup arm64
+test: ## everything that this machine can test: release, Python, sanitizers, a part of Arm in an emulator, format
+	@tools/setup python
 	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release asan tsan arm64 format
 
 test-arm64: ## the whole suite for 64-bit Arm, NEON and SVE, in an emulator: slow
@@ -69,6 +69,12 @@ test-gpu: ## every test that needs a GPU, with compute-sanitizer; keeps a summar
 	@cmake --preset release -DTESSERA_CUDA=ON -DTESSERA_TESTS=ON
 	@cmake --build --preset release --target tessera_lab cuda_test -j $(BUILD_JOBS)
 	@tools/test-gpu $(ARGS)
+
+wheel: ## a manylinux wheel of the Python package in dist/, with CUDA when nvcc is there
+	@tools/setup python
+	@cmake --preset release -DTESSERA_PYTHON=ON
+	@cmake --build --preset release --target tessera_python -j $(BUILD_JOBS)
+	@tools/wheel --build $(RELEASE) --out dist
 
 cuda-report: ## compile time of the CUDA files, registers of the kernels, size of the library; fails over the budgets
 	@tools/setup run

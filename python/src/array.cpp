@@ -13,16 +13,20 @@ namespace {
 
 // The exchange table of a type, or null. Looked up once per type; the types are kept alive, and are few.
 const dlpack::Exchange* exchange_of(PyTypeObject* type) {
-  static auto& known = *new std::vector<std::pair<PyTypeObject*, const dlpack::Exchange*>>;  // outlives Python
+  static auto& known =
+      *new std::vector<std::pair<PyTypeObject*, const dlpack::Exchange*>>;  // outlives Python
   for (const auto& [known_type, exchange] : known) {
     if (known_type == type) return exchange;
   }
   const dlpack::Exchange* exchange = nullptr;
-  nb::object capsule = nb::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", nb::none());
+  nb::object capsule =
+      nb::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", nb::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
-    exchange = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    exchange =
+        static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     while (exchange != nullptr && exchange->version.major > 1) exchange = exchange->previous;
-    if (exchange != nullptr && (exchange->version.major != 1 || exchange->view_of_object == nullptr)) exchange = nullptr;
+    if (exchange != nullptr && (exchange->version.major != 1 || exchange->view_of_object == nullptr))
+      exchange = nullptr;
   }
   Py_INCREF(reinterpret_cast<PyObject*>(type));
   known.emplace_back(type, exchange);
@@ -66,7 +70,8 @@ Array::Array(const char* name, nb::handle object, const Stream& stream) : name_(
   if (by_exchange(object) || by_buffer(object) || by_dlpack(object, stream)) return;
   const std::string type = nb::str(nb::getattr(object.type(), "__name__")).c_str();
   throw nb::type_error((std::string(name) + " is of type " + type +
-                        "; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, JAX)").c_str());
+                        "; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, JAX)")
+                           .c_str());
 }
 
 Array::~Array() {
@@ -103,13 +108,20 @@ bool Array::by_buffer(nb::handle object) {
   if (bfloat && type->bits == 16) type->code = dlpack::kBfloat;
   for (int i = 0; i < buffer.ndim; ++i) {
     if (buffer.strides[i] % buffer.itemsize != 0 && buffer.shape[i] > 1) {
-      refuse(std::string(name_) + ".strides[" + std::to_string(i) + "] is " + std::to_string(buffer.strides[i]) +
-             " bytes; it must be a multiple of the element size, " + std::to_string(buffer.itemsize));
+      refuse(std::string(name_) + ".strides[" + std::to_string(i) + "] is " +
+             std::to_string(buffer.strides[i]) + " bytes; it must be a multiple of the element size, " +
+             std::to_string(buffer.itemsize));
     }
     strides_[i] = buffer.strides[i] / buffer.itemsize;
   }
   static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
-  view_ = {buffer.buf, {dlpack::kCpu, 0}, buffer.ndim, *type, reinterpret_cast<std::int64_t*>(buffer.shape), strides_, 0};
+  view_ = {buffer.buf,
+           {dlpack::kCpu, 0},
+           buffer.ndim,
+           *type,
+           reinterpret_cast<std::int64_t*>(buffer.shape),
+           strides_,
+           0};
   read_only_ = buffer.readonly != 0;
   return true;
 }
@@ -118,7 +130,8 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   nb::object source = nb::borrow(object);
   if (!nb::hasattr(source, "__dlpack__") || !nb::hasattr(source, "__dlpack_device__")) return false;
   // PyTorch before 2.10: gradients are not the business of a borrowed view.
-  if (nb::object needs = nb::getattr(source, "requires_grad", nb::none()); !needs.is_none() && nb::cast<bool>(needs)) {
+  if (nb::object needs = nb::getattr(source, "requires_grad", nb::none());
+      !needs.is_none() && nb::cast<bool>(needs)) {
     source = source.attr("detach")();
   }
   nb::dict arguments;
@@ -140,7 +153,8 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
     const auto* managed =
         static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor_versioned"));
     if (managed->version.major != 1) {
-      refuse(std::string(name_) + " comes as DLPack " + std::to_string(managed->version.major) + "; it must be 1 or older");
+      refuse(std::string(name_) + " comes as DLPack " + std::to_string(managed->version.major) +
+             "; it must be 1 or older");
     }
     view_ = managed->tensor;
     read_only_ = (managed->flags & dlpack::kReadOnly) != 0;
@@ -162,14 +176,16 @@ std::optional<std::uintptr_t> Array::current_stream() const {
 
 Tensor Array::tensor(TensorRole role, Layout layout) const {
   if (view_.dtype.code != dlpack::kFloat && view_.dtype.code != dlpack::kBfloat) {
-    refuse(std::string(name_) + ".dtype is " + dtype_name() + "; it must be float64, float32, float16 or bfloat16");
+    refuse(std::string(name_) + ".dtype is " + dtype_name() +
+           "; it must be float64, float32, float16 or bfloat16");
   }
   Tensor result;
   try {
     result = from_dlpack(&view_, role);
   } catch (const Error& error) {  // the same words, with the name of the argument
     std::string text = error.what();
-    for (std::size_t at = 0; (at = text.find("dl_tensor", at)) != std::string::npos;) text.replace(at, 9, name_);
+    for (std::size_t at = 0; (at = text.find("dl_tensor", at)) != std::string::npos;)
+      text.replace(at, 9, name_);
     throw Error(error.code(), text);
   }
   result.read_only = read_only_;
@@ -189,7 +205,8 @@ void Array::check_flat(dlpack::Type type, std::optional<dlpack::Type> also) cons
     refuse(std::string(name_) + ".ndim is " + std::to_string(view_.ndim) + "; it must be 1");
   }
   if (view_.strides != nullptr && view_.shape[0] > 1 && view_.strides[0] != 1) {
-    refuse(std::string(name_) + ".strides[0] is " + std::to_string(view_.strides[0]) + "; it must be 1 (no gaps)");
+    refuse(std::string(name_) + ".strides[0] is " + std::to_string(view_.strides[0]) +
+           "; it must be 1 (no gaps)");
   }
 }
 

@@ -20,7 +20,8 @@ enum class Layout { sequence_first, heads_first };
 
 // Which stream a call runs on, and what the libraries whose arrays it takes are told about it.
 struct Stream {
-  std::optional<std::uintptr_t> asked{};  // what the caller passed: work on its arrays is ordered on it already
+  std::optional<std::uintptr_t>
+      asked{};  // what the caller passed: work on its arrays is ordered on it already
 };
 
 // Borrows the memory of an array until it is destroyed (with the GIL held). The ways in, fastest first: DLPack's C
@@ -68,7 +69,7 @@ class Array {
   dlpack::Tensor view_{};
   bool read_only_ = false;
   const dlpack::Exchange* exchange_ = nullptr;
-  nb::object capsule_;            // by_dlpack: owns what view_ points to
+  nb::object capsule_;  // by_dlpack: owns what view_ points to
   std::optional<Py_buffer> buffer_;
   std::int64_t strides_[8] = {};  // by_buffer: in elements
 };

@@ -45,8 +45,9 @@ Flags flags_of(const char* name, nb::handle object) {
   Flags flags{view.ndim == 3 ? view.shape[0] : 1, shape[0], shape[1], {}};
   const std::int64_t column_step = view.strides != nullptr ? view.strides[view.ndim - 1] : 1;
   const std::int64_t row_step = view.strides != nullptr ? view.strides[view.ndim - 2] : flags.columns;
-  const std::int64_t head_step =
-      view.ndim < 3 ? 0 : view.strides != nullptr ? view.strides[0] : flags.rows * flags.columns;
+  const std::int64_t head_step = view.ndim < 3             ? 0
+                                 : view.strides != nullptr ? view.strides[0]
+                                                           : flags.rows * flags.columns;
   flags.values.reserve(static_cast<std::size_t>(flags.heads * flags.rows * flags.columns));
   const auto* data = static_cast<const std::uint8_t*>(array.data());
   for (std::int64_t h = 0; h < flags.heads; ++h) {
@@ -59,15 +60,15 @@ Flags flags_of(const char* name, nb::handle object) {
   return flags;
 }
 
-BlockMask from_blocks(nb::handle kept, std::optional<std::int64_t> q_length, std::optional<std::int64_t> k_length,
-                      std::int64_t block_q, std::int64_t block_k) {
+BlockMask from_blocks(nb::handle kept, std::optional<std::int64_t> q_length,
+                      std::optional<std::int64_t> k_length, std::int64_t block_q, std::int64_t block_k) {
   const Flags flags = flags_of("kept", kept);
-  const BlockLayout layout{q_length.value_or(flags.rows * block_q), k_length.value_or(flags.columns * block_k), block_q,
-                           block_k, flags.heads};
+  const BlockLayout layout{q_length.value_or(flags.rows * block_q),
+                           k_length.value_or(flags.columns * block_k), block_q, block_k, flags.heads};
   auto check = [](const char* name, std::int64_t length, std::int64_t block, std::int64_t blocks) {
     if (block >= 1 && (length + block - 1) / block != blocks) {
-      refuse(std::string(name) + " is " + std::to_string(length) + "; with blocks of " + std::to_string(block) +
-             " it must make " + std::to_string(blocks) + " blocks, as kept has");
+      refuse(std::string(name) + " is " + std::to_string(length) + "; with blocks of " +
+             std::to_string(block) + " it must make " + std::to_string(blocks) + " blocks, as kept has");
     }
   };
   check("q_length", layout.q_length, block_q, flags.rows);
@@ -98,18 +99,19 @@ State state_of(const BlockMask& mask) {
       offsets.push_back(static_cast<std::int64_t>(columns.size()));
     }
   }
-  return {layout.q_length, layout.k_length, layout.block_q, layout.block_k, layout.heads, std::move(offsets),
-          std::move(columns)};
+  return {layout.q_length, layout.k_length,    layout.block_q,    layout.block_k,
+          layout.heads,    std::move(offsets), std::move(columns)};
 }
 
 Row copy(std::span<const std::int32_t> blocks) { return {blocks.begin(), blocks.end()}; }
 
 std::string description(const BlockMask& mask) {
   const BlockLayout& layout = mask.layout();
-  return "<BlockMask " + std::to_string(layout.q_length) + " x " + std::to_string(layout.k_length) + " in blocks of " +
-         std::to_string(layout.block_q) + " x " + std::to_string(layout.block_k) +
-         (layout.heads > 1 ? ", " + std::to_string(layout.heads) + " heads" : "") + ", " + std::to_string(mask.kept()) +
-         " of " + std::to_string(mask.q_blocks() * mask.k_blocks() * layout.heads) + " kept>";
+  return "<BlockMask " + std::to_string(layout.q_length) + " x " + std::to_string(layout.k_length) +
+         " in blocks of " + std::to_string(layout.block_q) + " x " + std::to_string(layout.block_k) +
+         (layout.heads > 1 ? ", " + std::to_string(layout.heads) + " heads" : "") + ", " +
+         std::to_string(mask.kept()) + " of " +
+         std::to_string(mask.q_blocks() * mask.k_blocks() * layout.heads) + " kept>";
 }
 
 // A preset: its own arguments between the lengths and the block sizes.
@@ -118,9 +120,12 @@ void preset(nb::class_<BlockMask>& type, const char* name, BlockMask (*make)(con
             const char* doc, const Annotations&... own) {
   type.def_static(
       name,
-      [make](std::int64_t q_length, std::int64_t k_length, Own... arguments, std::int64_t block_q, std::int64_t block_k,
-             std::int64_t heads) { return make({q_length, k_length, block_q, block_k, heads}, arguments...); },
-      "q_length"_a, "k_length"_a, own..., nb::kw_only(), "block_q"_a = 128, "block_k"_a = 128, "heads"_a = 1, doc);
+      [make](std::int64_t q_length, std::int64_t k_length, Own... arguments, std::int64_t block_q,
+             std::int64_t block_k, std::int64_t heads) {
+        return make({q_length, k_length, block_q, block_k, heads}, arguments...);
+      },
+      "q_length"_a, "k_length"_a, own..., nb::kw_only(), "block_q"_a = 128, "block_k"_a = 128, "heads"_a = 1,
+      doc);
 }
 
 }  // namespace
@@ -130,31 +135,37 @@ void add_block_mask(nb::module_& module) {
                              "For each block of queries, the blocks of keys that are kept. Immutable.");
   type.def_static(
       "from_csr",
-      [](std::int64_t q_length, std::int64_t k_length, nb::handle row_offsets, nb::handle columns, std::int64_t block_q,
-         std::int64_t block_k, std::int64_t heads) {
-        return BlockMask::from_csr({q_length, k_length, block_q, block_k, heads}, numbers<std::int64_t>(row_offsets),
-                                   numbers<std::int32_t>(columns));
+      [](std::int64_t q_length, std::int64_t k_length, nb::handle row_offsets, nb::handle columns,
+         std::int64_t block_q, std::int64_t block_k, std::int64_t heads) {
+        return BlockMask::from_csr({q_length, k_length, block_q, block_k, heads},
+                                   numbers<std::int64_t>(row_offsets), numbers<std::int32_t>(columns));
       },
-      "q_length"_a, "k_length"_a, "row_offsets"_a, "columns"_a, nb::kw_only(), "block_q"_a = 128, "block_k"_a = 128,
-      "heads"_a = 1, "From compressed rows: row r keeps columns[row_offsets[r]:row_offsets[r + 1]], ascending.");
+      "q_length"_a, "k_length"_a, "row_offsets"_a, "columns"_a, nb::kw_only(), "block_q"_a = 128,
+      "block_k"_a = 128, "heads"_a = 1,
+      "From compressed rows: row r keeps columns[row_offsets[r]:row_offsets[r + 1]], ascending.");
   type.def_static("from_blocks", &from_blocks, "kept"_a, nb::kw_only(), "q_length"_a = nb::none(),
                   "k_length"_a = nb::none(), "block_q"_a = 128, "block_k"_a = 128,
                   "From one flag per block, an array ([heads,] q_blocks, k_blocks).");
   type.def_static("from_dense", &from_dense, "visible"_a, nb::kw_only(), "block_q"_a = 128, "block_k"_a = 128,
                   "From one flag per element, an array ([heads,] queries, keys) in which blocks are whole.");
-  preset(type, "local", &BlockMask::local, "Blocks at most `radius` blocks away from the diagonal block.", "radius"_a);
+  preset(type, "local", &BlockMask::local, "Blocks at most `radius` blocks away from the diagonal block.",
+         "radius"_a);
   preset(type, "strided", &BlockMask::strided,
-         "Sparse Transformer: fewer than `stride` blocks from the diagonal block, or a multiple of it.", "stride"_a);
+         "Sparse Transformer: fewer than `stride` blocks from the diagonal block, or a multiple of it.",
+         "stride"_a);
   preset(type, "fixed", &BlockMask::fixed,
-         "Sparse Transformer: the diagonal block's group of `stride` blocks, and the last `summary` of every group.",
+         "Sparse Transformer: the diagonal block's group of `stride` blocks, and the last `summary` of every "
+         "group.",
          "stride"_a, "summary"_a = 1);
-  preset(type, "big_bird", &BlockMask::big_bird,
-         "BigBird: local, the first `global_blocks` rows and columns, and `random_blocks` further ones per row.",
-         "radius"_a, "global_blocks"_a, "random_blocks"_a, "seed"_a = 0);
+  preset(
+      type, "big_bird", &BlockMask::big_bird,
+      "BigBird: local, the first `global_blocks` rows and columns, and `random_blocks` further ones per row.",
+      "radius"_a, "global_blocks"_a, "random_blocks"_a, "seed"_a = 0);
   preset(type, "butterfly", &BlockMask::butterfly,
          "The diagonal block, and the blocks whose index differs from its index in exactly one bit.");
-  preset(type, "random", &BlockMask::random, "A share `density` in (0, 1] of all blocks, spread evenly over the rows.",
-         "density"_a, "seed"_a = 0);
+  preset(type, "random", &BlockMask::random,
+         "A share `density` in (0, 1] of all blocks, spread evenly over the rows.", "density"_a,
+         "seed"_a = 0);
 
   type.def_prop_ro("q_length", [](const BlockMask& m) { return m.layout().q_length; })
       .def_prop_ro("k_length", [](const BlockMask& m) { return m.layout().k_length; })
@@ -165,23 +176,35 @@ void add_block_mask(nb::module_& module) {
       .def_prop_ro("k_blocks", &BlockMask::k_blocks)
       .def_prop_ro("kept", &BlockMask::kept, "Number of kept blocks, over all heads of the mask.")
       .def_prop_ro("density", &BlockMask::density, "Kept blocks as a share of all.")
-      .def("row", [](const BlockMask& m, std::int64_t row, std::int64_t head) { return copy(m.row(head, row)); },
-           "q_block"_a, "head"_a = 0, "The key blocks that a row of blocks keeps, ascending.")
-      .def("column", [](const BlockMask& m, std::int64_t column, std::int64_t head) { return copy(m.column(head, column)); },
-           "k_block"_a, "head"_a = 0, "The query blocks that keep a block of keys, ascending.")
+      .def(
+          "row",
+          [](const BlockMask& m, std::int64_t row, std::int64_t head) { return copy(m.row(head, row)); },
+          "q_block"_a, "head"_a = 0, "The key blocks that a row of blocks keeps, ascending.")
+      .def(
+          "column",
+          [](const BlockMask& m, std::int64_t column, std::int64_t head) {
+            return copy(m.column(head, column));
+          },
+          "k_block"_a, "head"_a = 0, "The query blocks that keep a block of keys, ascending.")
       .def("draw", &BlockMask::draw, "head"_a = 0, "One line of '#' (kept) and '.' per row of blocks.")
-      .def("prepare", [](const BlockMask& m, int gpu) { m.prepare(Device::cuda(gpu)); }, "gpu"_a = 0,
-           nb::call_guard<nb::gil_scoped_release>(), "Copies the mask to a GPU now; otherwise its first call does.")
+      .def(
+          "prepare", [](const BlockMask& m, int gpu) { m.prepare(Device::cuda(gpu)); }, "gpu"_a = 0,
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Copies the mask to a GPU now; otherwise its first call does.")
       .def("__repr__", &description)
-      .def("__eq__", [](const BlockMask& a, nb::handle b) {
-             BlockMask other;
-             return nb::try_cast<BlockMask>(b, other) && a.data() == other.data();
-           }, "other"_a.none())
+      .def(
+          "__eq__",
+          [](const BlockMask& a, nb::handle b) {
+            BlockMask other;
+            return nb::try_cast<BlockMask>(b, other) && a.data() == other.data();
+          },
+          "other"_a.none())
       .def("__hash__", [](const BlockMask& m) { return std::hash<const void*>()(m.data()); })
       .def("__getstate__", &state_of)
       .def("__setstate__", [](BlockMask* self, const State& state) {
         const auto& [q_length, k_length, block_q, block_k, heads, offsets, columns] = state;
-        new (self) BlockMask(BlockMask::from_csr({q_length, k_length, block_q, block_k, heads}, offsets, columns));
+        new (self)
+            BlockMask(BlockMask::from_csr({q_length, k_length, block_q, block_k, heads}, offsets, columns));
       });
 }
 

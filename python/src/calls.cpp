@@ -25,7 +25,8 @@ Layout layout_of(int layout) {
 
 // Whether a call is over sooner than other threads could be woken: then it stays in its own. No result depends on it.
 bool small(const Tensor& q, const Tensor& k) {
-  const double pairs = static_cast<double>(q.shape[0] * q.shape[2]) * static_cast<double>(q.shape[1] * k.shape[1]);
+  const double pairs =
+      static_cast<double>(q.shape[0] * q.shape[2]) * static_cast<double>(q.shape[1] * k.shape[1]);
   return pairs * static_cast<double>(4 * q.shape[3]) < 1e6;
 }
 
@@ -58,7 +59,8 @@ class Call {
     Execution execution{.threads = side_.threads};
     if (execution.threads == 0 && small(tensors.q, tensors.k)) execution.threads = 1;
     if (tensors.q.device.type == DeviceType::cuda) {
-      const std::optional<std::uintptr_t> stream = side_.stream ? side_.stream : arrays_.front()->current_stream();
+      const std::optional<std::uintptr_t> stream =
+          side_.stream ? side_.stream : arrays_.front()->current_stream();
       execution.stream = reinterpret_cast<void*>(stream.value_or(0));
     }
     nb::gil_scoped_release unlocked;
@@ -66,14 +68,17 @@ class Call {
   }
 
  private:
-  const Array& borrow(const char* name, nb::handle array) { return arrays_[count_++].emplace(name, array, stream_); }
+  const Array& borrow(const char* name, nb::handle array) {
+    return arrays_[count_++].emplace(name, array, stream_);
+  }
 
   // An array that is not a tensor must lie beside q: the library gets a bare pointer.
   const Array& borrow_beside_q(const char* name, nb::handle object) {
     const Array& array = borrow(name, object);
     const Device q = arrays_.front()->device();
     if (array.device() != q) {
-      refuse(std::string(name) + " lies on " + text_of(array.device()) + "; it must be on " + text_of(q) + ", as q");
+      refuse(std::string(name) + " lies on " + text_of(array.device()) + "; it must be on " + text_of(q) +
+             ", as q");
     }
     return array;
   }
@@ -92,11 +97,14 @@ class Call {
     const auto q = borrow_beside_q("lengths_q", side_.lengths_q).flat<std::int32_t>(int32);
     const auto k = borrow_beside_q("lengths_k", side_.lengths_k).flat<std::int32_t>(int32);
     if (q.empty() || q.size() != k.size()) {
-      refuse("lengths_q has " + std::to_string(q.size()) + " entries and lengths_k " + std::to_string(k.size()) +
-             "; both must have one more than there are sequences");
+      refuse("lengths_q has " + std::to_string(q.size()) + " entries and lengths_k " +
+             std::to_string(k.size()) + "; both must have one more than there are sequences");
     }
-    attention_.mask.lengths = {.q = q.data(), .k = k.data(), .count = static_cast<std::int64_t>(q.size()) - 1,
-                               .max_q = side_.max_q, .max_k = side_.max_k};
+    attention_.mask.lengths = {.q = q.data(),
+                               .k = k.data(),
+                               .count = static_cast<std::int64_t>(q.size()) - 1,
+                               .max_q = side_.max_q,
+                               .max_k = side_.max_k};
   }
 
   void take_alibi(const Tensor& q) {
@@ -113,13 +121,16 @@ class Call {
       std::string shape;
       for (int i = 0; i < view.ndim; ++i) shape += (i > 0 ? ", " : "") + std::to_string(view.shape[i]);
       refuse("alibi.shape is (" + shape + "); it must be (" + std::to_string(q.shape[2]) + ") or (" +
-             std::to_string(batch) + ", " + std::to_string(q.shape[2]) + "), the heads of q, for each batch entry");
+             std::to_string(batch) + ", " + std::to_string(q.shape[2]) +
+             "), the heads of q, for each batch entry");
     }
     const bool gaps = view.strides != nullptr && view.shape[last] > 1 && view.strides[last] != 1;
     if (gaps) refuse("alibi.strides: the slopes of the heads must lie side by side");
     const bool shared = view.ndim == 1 || view.shape[0] == 1;
     attention_.alibi = {.slopes = static_cast<const float*>(array.data()),
-                        .batch_stride = shared ? 0 : view.strides != nullptr ? view.strides[0] : view.shape[1]};
+                        .batch_stride = shared                    ? 0
+                                        : view.strides != nullptr ? view.strides[0]
+                                                                  : view.shape[1]};
   }
 
   void take_dropout() {
@@ -129,7 +140,8 @@ class Call {
     const auto state = borrow_beside_q("dropout_state", side_.dropout_state)
                            .flat<std::uint64_t>({dlpack::kUInt, 64, 1}, dlpack::Type{dlpack::kInt, 64, 1});
     if (state.size() != 2) {
-      refuse("dropout_state has " + std::to_string(state.size()) + " entries; it must have 2, seed and offset");
+      refuse("dropout_state has " + std::to_string(state.size()) +
+             " entries; it must have 2, seed and offset");
     }
     attention_.dropout.state = state.data();
   }
@@ -152,7 +164,8 @@ void add_calls(nb::module_& module) {
          nb::handle lse, nb::handle alibi, nb::handle lengths_q, nb::handle lengths_k, std::int64_t max_q,
          std::int64_t max_k, std::uint64_t seed, std::uint64_t offset, nb::handle dropout_state, int layout,
          std::optional<std::uintptr_t> stream, int threads) {
-        Call call(options, {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads},
+        Call call(options,
+                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads},
                   layout);
         const ForwardTensors tensors{.q = call.tokens("q", q),
                                      .k = call.tokens("k", k),
@@ -162,19 +175,22 @@ void add_calls(nb::module_& module) {
                                      .lse = call.lse("lse", lse)};
         call.run<ForwardTensors>(&tessera::forward, tensors);
       },
-      "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a.none(), "alibi"_a.none() = nb::none(),
-      "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(), "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0,
-      "offset"_a = 0, "dropout_state"_a.none() = nb::none(), "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0,
+      "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a.none(),
+      "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
+      "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0, "offset"_a = 0, "dropout_state"_a.none() = nb::none(),
+      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0,
       "Computes attention into out and, unless None, lse.");
 
   module.def(
       "backward",
       [](const Options& options, nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle out,
          nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_q, nb::handle grad_k,
-         nb::handle grad_v, nb::handle grad_bias, nb::handle alibi, nb::handle lengths_q, nb::handle lengths_k,
-         std::int64_t max_q, std::int64_t max_k, std::uint64_t seed, std::uint64_t offset, nb::handle dropout_state,
-         int layout, std::optional<std::uintptr_t> stream, int threads) {
-        Call call(options, {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads},
+         nb::handle grad_v, nb::handle grad_bias, nb::handle alibi, nb::handle lengths_q,
+         nb::handle lengths_k, std::int64_t max_q, std::int64_t max_k, std::uint64_t seed,
+         std::uint64_t offset, nb::handle dropout_state, int layout, std::optional<std::uintptr_t> stream,
+         int threads) {
+        Call call(options,
+                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads},
                   layout);
         const BackwardTensors tensors{.q = call.tokens("q", q),
                                       .k = call.tokens("k", k),
@@ -191,15 +207,14 @@ void add_calls(nb::module_& module) {
         call.run<BackwardTensors>(&tessera::backward, tensors);
       },
       "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a, "grad_out"_a, "grad_lse"_a.none(),
-      "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(), "grad_bias"_a.none(), "alibi"_a.none() = nb::none(),
-      "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(), "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0,
-      "offset"_a = 0, "dropout_state"_a.none() = nb::none(), "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0,
-      "Computes the gradients that are not None.");
+      "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(), "grad_bias"_a.none(),
+      "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
+      "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0, "offset"_a = 0, "dropout_state"_a.none() = nb::none(),
+      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0, "Computes the gradients that are not None.");
 
   module.def(
-      "current_stream",
-      [](nb::handle array) { return Array("array", array, {}).current_stream(); }, "array"_a,
-      "The stream on which the library of a GPU array is working, where it can be asked.");
+      "current_stream", [](nb::handle array) { return Array("array", array, {}).current_stream(); },
+      "array"_a, "The stream on which the library of a GPU array is working, where it can be asked.");
 }
 
 }  // namespace tessera::python

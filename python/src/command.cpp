@@ -25,7 +25,8 @@ void add_command(nb::module_& module) {
         return lab::run_application(static_cast<int>(arguments.size()), argv.data());
       },
       "arguments"_a,
-      "Runs the command `tessera` and returns its exit status. It takes over SIGINT and SIGTERM: for a process of its "
+      "Runs the command `tessera` and returns its exit status. It takes over SIGINT and SIGTERM: for a "
+      "process of its "
       "own.");
 }
 

@@ -11,14 +11,10 @@ namespace nb = nanobind;
 
 PyObject* exception_for(tessera::ErrorCode code) {
   switch (code) {
-    case tessera::ErrorCode::invalid_argument:
-      return PyExc_ValueError;
-    case tessera::ErrorCode::unsupported:
-      return PyExc_NotImplementedError;
-    case tessera::ErrorCode::out_of_memory:
-      return PyExc_MemoryError;
-    case tessera::ErrorCode::device_failure:
-      break;
+    case tessera::ErrorCode::invalid_argument: return PyExc_ValueError;
+    case tessera::ErrorCode::unsupported: return PyExc_NotImplementedError;
+    case tessera::ErrorCode::out_of_memory: return PyExc_MemoryError;
+    case tessera::ErrorCode::device_failure: break;
   }
   return PyExc_RuntimeError;
 }

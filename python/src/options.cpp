@@ -35,20 +35,23 @@ E by_name(const char* what, std::string_view text, int count) {
               std::string(what) + " is \"" + std::string(text) + "\"; it must be " + allowed);
 }
 
-OriginTuple origin_of(const Attention& a) { return {a.origin.row, a.origin.column, a.origin.batch, a.origin.head}; }
+OriginTuple origin_of(const Attention& a) {
+  return {a.origin.row, a.origin.column, a.origin.batch, a.origin.head};
+}
 
 // What tells two Options apart.
 auto key(const Options& options) {
   const Attention& a = options.attention;
-  return std::tuple(a.scale, a.mask.left, a.mask.right, a.mask.align, a.mask.diagonal, a.mask.blocks.data(), a.softcap,
-                    a.dropout.probability, origin_of(a), a.algorithm, a.deterministic);
+  return std::tuple(a.scale, a.mask.left, a.mask.right, a.mask.align, a.mask.diagonal, a.mask.blocks.data(),
+                    a.softcap, a.dropout.probability, origin_of(a), a.algorithm, a.deterministic);
 }
 
 std::size_t hash(const Options& options) {
   const Attention& a = options.attention;
   std::size_t value = 0;
   auto mix = [&]<typename T>(const T& part) { value = value * 1000003u ^ std::hash<T>()(part); };
-  mix(a.scale), mix(a.mask.left), mix(a.mask.right), mix(static_cast<int>(a.mask.align)), mix(a.mask.diagonal);
+  mix(a.scale), mix(a.mask.left), mix(a.mask.right), mix(static_cast<int>(a.mask.align)),
+      mix(a.mask.diagonal);
   mix(a.mask.blocks.data()), mix(a.softcap), mix(a.dropout.probability), mix(static_cast<int>(a.algorithm));
   mix(a.deterministic), mix(a.origin.row), mix(a.origin.column), mix(a.origin.batch), mix(a.origin.head);
   return value;
@@ -124,16 +127,18 @@ std::string text_of(Device device) {
 void add_options(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<Options>(module, "Options", "The operation, everything but the data. Immutable and hashable.")
-      .def("__init__",
-           [](Options* self, std::optional<double> scale, std::int64_t left, std::int64_t right, std::string_view align,
-              std::optional<std::int64_t> diagonal, double softcap, double dropout, const OriginTuple& origin,
-              std::string_view algorithm, bool deterministic, const BlockMask* block_mask) {
-             new (self) Options(make(scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
-                                     deterministic, block_mask));
-           },
-           nb::kw_only(), "scale"_a = nb::none(), "left"_a = -1, "right"_a = -1, "align"_a = "bottom_right",
-           "diagonal"_a = nb::none(), "softcap"_a = 0.0, "dropout"_a = 0.0, "origin"_a = OriginTuple{},
-           "algorithm"_a = "automatic", "deterministic"_a = false, "block_mask"_a = nb::none())
+      .def(
+          "__init__",
+          [](Options* self, std::optional<double> scale, std::int64_t left, std::int64_t right,
+             std::string_view align, std::optional<std::int64_t> diagonal, double softcap, double dropout,
+             const OriginTuple& origin, std::string_view algorithm, bool deterministic,
+             const BlockMask* block_mask) {
+            new (self) Options(make(scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
+                                    deterministic, block_mask));
+          },
+          nb::kw_only(), "scale"_a = nb::none(), "left"_a = -1, "right"_a = -1, "align"_a = "bottom_right",
+          "diagonal"_a = nb::none(), "softcap"_a = 0.0, "dropout"_a = 0.0, "origin"_a = OriginTuple{},
+          "algorithm"_a = "automatic", "deterministic"_a = false, "block_mask"_a = nb::none())
       .def_prop_ro("scale", [](const Options& o) { return o.attention.scale; })
       .def_prop_ro("left", [](const Options& o) { return o.attention.mask.left; })
       .def_prop_ro("right", [](const Options& o) { return o.attention.mask.right; })
@@ -145,28 +150,28 @@ void add_options(nb::module_& module) {
       .def_prop_ro("algorithm", [](const Options& o) { return name(o.attention.algorithm); })
       .def_prop_ro("deterministic", [](const Options& o) { return o.attention.deterministic; })
       .def_prop_ro("block_mask", &blocks_of)
-      .def("__eq__",
-           [](const Options& a, nb::handle b) {
-             Options other;
-             return nb::try_cast<Options>(b, other) && key(a) == key(other);
-           },
-           "other"_a.none())
+      .def(
+          "__eq__",
+          [](const Options& a, nb::handle b) {
+            Options other;
+            return nb::try_cast<Options>(b, other) && key(a) == key(other);
+          },
+          "other"_a.none())
       .def("__hash__", &hash)
       .def("__repr__", [](const Options& o) { return text_of(o); })
       .def("__getstate__",
            [](const Options& o) {
              const Attention& a = o.attention;
-             return std::tuple(a.scale, a.mask.left, a.mask.right, std::string(name(a.mask.align)), a.mask.diagonal,
-                               a.softcap, a.dropout.probability, origin_of(a), std::string(name(a.algorithm)),
-                               a.deterministic, blocks_of(o));
+             return std::tuple(a.scale, a.mask.left, a.mask.right, std::string(name(a.mask.align)),
+                               a.mask.diagonal, a.softcap, a.dropout.probability, origin_of(a),
+                               std::string(name(a.algorithm)), a.deterministic, blocks_of(o));
            })
       .def("__setstate__",
-           [](Options* self,
-              const std::tuple<std::optional<double>, std::int64_t, std::int64_t, std::string,
-                               std::optional<std::int64_t>, double, double, OriginTuple, std::string, bool,
-                               std::optional<BlockMask>>& state) {
-             const auto& [scale, left, right, align, diagonal, softcap, dropout, origin, algorithm, deterministic,
-                          blocks] = state;
+           [](Options* self, const std::tuple<std::optional<double>, std::int64_t, std::int64_t, std::string,
+                                              std::optional<std::int64_t>, double, double, OriginTuple,
+                                              std::string, bool, std::optional<BlockMask>>& state) {
+             const auto& [scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
+                          deterministic, blocks] = state;
              new (self) Options(make(scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
                                      deterministic, blocks ? &*blocks : nullptr));
            });

@@ -24,9 +24,16 @@ Plan plan_for(const Options& options, std::int64_t batch, std::int64_t q_length,
   static constexpr float slope = 0;  // a plan asks whether there are slopes, and reads none
   if (alibi) attention.alibi.slopes = &slope;
   if (packed) attention.mask.lengths = {.count = batch, .max_q = q_length, .max_k = k_length};
-  const Shapes shapes{.batch = batch, .q_length = q_length, .k_length = k_length, .q_heads = q_heads,
-                      .kv_heads = kv_heads, .qk_dim = qk_dim, .v_dim = v_dim, .dtype = dtype_of(dtype),
-                      .lse = lse, .bias = bias};
+  const Shapes shapes{.batch = batch,
+                      .q_length = q_length,
+                      .k_length = k_length,
+                      .q_heads = q_heads,
+                      .kv_heads = kv_heads,
+                      .qk_dim = qk_dim,
+                      .v_dim = v_dim,
+                      .dtype = dtype_of(dtype),
+                      .lse = lse,
+                      .bias = bias};
   return plan(attention, shapes, device_of(device), direction_of(direction), {.threads = threads});
 }
 
@@ -81,20 +88,23 @@ void add_plan(nb::module_& module) {
       .def_ro("visible_pairs", &Plan::visible_pairs, "(query, key) pairs that the mask lets through.")
       .def_ro("minimum_bytes", &Plan::minimum_bytes, "Every array once: no algorithm moves less.")
       .def_ro("traffic_bytes", &Plan::traffic_bytes, "Predicted memory traffic of this kernel.")
-      .def_ro("standard_traffic_bytes", &Plan::standard_traffic_bytes, "Predicted memory traffic of `standard`.")
-      .def_ro("standard_workspace_bytes", &Plan::standard_workspace_bytes, "Memory that `standard` would take.")
+      .def_ro("standard_traffic_bytes", &Plan::standard_traffic_bytes,
+              "Predicted memory traffic of `standard`.")
+      .def_ro("standard_workspace_bytes", &Plan::standard_workspace_bytes,
+              "Memory that `standard` would take.")
       .def_prop_ro("rejected", &rejected, "Every other kernel for this direction, with the reason.")
       .def("__str__", [](const Plan& p) { return to_string(p); })
       .def("__repr__", [](const Plan& p) { return "<Plan " + p.kernel + " " + name(p.direction) + ">"; });
 
-  module.def("plan", &plan_for, "options"_a, nb::kw_only(), "batch"_a = 1, "q_length"_a, "k_length"_a, "q_heads"_a = 1,
-             "kv_heads"_a = 0, "qk_dim"_a = 64, "v_dim"_a = 0, "dtype"_a = "fp32", "lse"_a = true, "bias"_a = false,
-             "alibi"_a = false, "packed"_a = false, "device"_a = "cpu", "direction"_a = "forward", "threads"_a = 0,
-             "The decision that forward or backward would take.");
+  module.def("plan", &plan_for, "options"_a, nb::kw_only(), "batch"_a = 1, "q_length"_a, "k_length"_a,
+             "q_heads"_a = 1, "kv_heads"_a = 0, "qk_dim"_a = 64, "v_dim"_a = 0, "dtype"_a = "fp32",
+             "lse"_a = true, "bias"_a = false, "alibi"_a = false, "packed"_a = false, "device"_a = "cpu",
+             "direction"_a = "forward", "threads"_a = 0, "The decision that forward or backward would take.");
   module.def("alibi_slopes", &alibi_slopes, "heads"_a, "The slopes of the ALiBi paper.");
   module.def("build_info", &build_info, "How the library was built; one fact per line.");
   module.def("devices", &all_devices, "Each device of this machine: device, name, description.");
-  module.def("kernels", &all_kernels, "Each kernel of this build: name, algorithm, direction, device, features, missing.");
+  module.def("kernels", &all_kernels,
+             "Each kernel of this build: name, algorithm, direction, device, features, missing.");
 }
 
 }  // namespace tessera::python
