@@ -93,7 +93,7 @@ def attention(
     (torch.Size([2, 128, 8, 64]), torch.Size([2, 8, 128]))
     >>> out.sum().backward()
     """
-    if torch.is_autocast_enabled(q.device.type):
+    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
@@ -110,13 +110,12 @@ def attention(
     if not _is_eager(q, k, v, bias):
         key = None if block_mask is None else _operators.mask_key(block_mask)
         out, lse = torch.ops.tessera.forward(*tensors, max_q, max_k, order, *description, key)
-    else:
-        call = (options(*description, block_mask), order, max_q, max_k)
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
-                                        or (bias is not None and bias.requires_grad)):
-            out, lse = _operators.Attention.apply(call, *tensors)
-        else:
-            out, lse = _calls.forward(*call, *tensors, return_lse)
+        return (out, lse) if return_lse else out
+    call = (options(*description, block_mask), order, max_q, max_k)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
+                                    or (bias is not None and bias.requires_grad)):
+        return _operators.Attention.apply(call, return_lse, *tensors)
+    out, lse = _calls.forward(*call, *tensors, return_lse)
     return (out, lse) if return_lse else out
 
 

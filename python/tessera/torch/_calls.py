@@ -24,17 +24,17 @@ def empty_rows(like: Tensor) -> Tensor:
 
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
     """Where attention's output goes: in the memory order of q, as PyTorch's own attention does."""
-    if v.shape[-1] == q.shape[-1]:
+    if v.size(-1) == q.size(-1):
         return empty_rows(q)
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
 def empty_lse(q: Tensor, layout: int) -> Tensor:
     """Where the LSE goes: ([batch,] heads, queries), in the type that the library accumulates in."""
-    *batch, first, second, _ = q.shape
-    heads, queries = (first, second) if layout == _core.HEADS_FIRST else (second, first)
+    heads, queries = (q.size(-3), q.size(-2)) if layout == _core.HEADS_FIRST else (q.size(-2), q.size(-3))
+    shape = (q.size(0), heads, queries) if q.dim() == 4 else (heads, queries)
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return torch.empty((*batch, heads, queries), dtype=dtype, device=q.device)
+    return q.new_empty(shape) if q.dtype == dtype else q.new_empty(shape, dtype=dtype)
 
 
 def forward(description, layout, max_q, max_k, q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state,

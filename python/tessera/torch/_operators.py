@@ -31,25 +31,25 @@ _TENSORS, _DIFFERENTIABLE = 8, 4
 
 
 class Attention(torch.autograd.Function):
-    """Attention in eager mode: (out, lse), differentiable in q, k, v and bias, through both."""
+    """Attention in eager mode: out, or (out, lse) if asked, differentiable in q, k, v and bias through both."""
 
     @staticmethod
-    def forward(ctx, call, *tensors):
+    def forward(ctx, call, return_lse, *tensors):
         out, lse = _calls.forward(*call, *tensors)
         ctx.save_for_backward(*tensors, out, lse)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        return out, lse
+        return (out, lse) if return_lse else out  # an output that nobody asked for would cost microseconds
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_out, grad_lse):
+    def backward(ctx, grad_out, grad_lse=None):
         if grad_out is None and grad_lse is None:
-            return (None,) * (1 + _TENSORS)
+            return (None,) * (2 + _TENSORS)
         *tensors, out, lse = ctx.saved_tensors
-        needs = ctx.needs_input_grad[1:1 + _DIFFERENTIABLE]
+        needs = ctx.needs_input_grad[2:2 + _DIFFERENTIABLE]
         grads = _calls.backward(*ctx.call, grad_out, grad_lse, out, lse, needs, *tensors)
-        return None, *grads, None, None, None, None
+        return None, None, *grads, None, None, None, None
 
 
 # --- block masks: a graph names one by what is in it ----------------------------------------------------------------

@@ -48,7 +48,7 @@ def scaled_dot_product_attention(
             and (q[1] == k[1] or enable_gqa)):
         rank = max(len(q), len(k), len(v))
         query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
-    bias = None if attn_mask is None else _bias(attn_mask, query, key, q[:1] if batch is None else batch)
+    bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
     out = attention(query, key, value, causal=is_causal, align="top_left", scale=scale, dropout=dropout_p, bias=bias,
                     layout="bhsd")
     if batch is None:
@@ -76,7 +76,7 @@ def _four_dimensional(query: Tensor, key: Tensor, value: Tensor, enable_gqa: boo
     return flat(query, heads), flat(key, key_heads), flat(value, value_heads), batch
 
 
-def _bias(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) -> Tensor:
+def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) -> Tensor:
     """The mask as the library's bias, (batch or 1, heads or 1, L or 1, S); `batch` is what mask may broadcast to."""
     full = (*batch, query.shape[1], query.shape[2], key.shape[2])
     if mask.dim() > len(full):
