@@ -131,5 +131,110 @@ TEST(Readings, NothingMeasuredIsSaid) {
                        "Nothing could be measured here"));
 }
 
+// --- figures of training ------------------------------------------------------------------------------
+
+nlohmann::json curve_row(const std::string& algorithm, int step, double loss, double seconds) {
+  nlohmann::json row = test_row(algorithm, 512, 1);
+  row["preset"] = "tiny";
+  row["step"] = step;
+  row["loss"] = loss;
+  row["train_seconds"] = seconds;
+  row["tokens_per_second"] = step / seconds;
+  return row;
+}
+
+std::vector<nlohmann::json> curve_rows() {
+  return {curve_row("standard", 0, 6.0, 0.0),   curve_row("standard", 10, 4.0, 20.0),
+          curve_row("standard", 20, 3.0, 40.0), curve_row("flash", 0, 6.0, 0.0),
+          curve_row("flash", 10, 4.02, 10.0),   curve_row("flash", 20, 3.004, 20.0)};
+}
+
+FigureSpec curve_figure(const std::string& x) {
+  FigureSpec spec = test_figure("loss");
+  spec.x = x;
+  spec.log_x = spec.log_y = false;
+  return spec;
+}
+
+TEST(TrainingReadings, CurvesEndSomewhereAndStayTogether) {
+  const std::string said = words(curve_rows(), curve_figure("step"));
+  EXPECT_TRUE(contains(said, "At step 20 the loss is 3.000 with standard and 3.004 with flash.")) << said;
+  EXPECT_TRUE(contains(said, "flash stays within 0.020 of standard (widest at step 10).")) << said;
+  std::vector<nlohmann::json> rows = curve_rows();
+  rows[5]["loss"] = 3.5;
+  EXPECT_TRUE(contains(words(rows, curve_figure("step")), "within 0.50 of standard (widest at step 20)"));
+}
+
+TEST(TrainingReadings, CurvesThatEndEarlySayWhere) {
+  std::vector<nlohmann::json> rows = curve_rows();
+  rows.back() = test_missing("flash", 512, "out_of_memory", "none left");
+  rows.back().update({{"step", 20}, {"preset", "tiny"}, {"loss", nullptr}});
+  const std::string said = words(rows, curve_figure("step"));
+  EXPECT_TRUE(contains(said, "3.000 with standard and 4.020 with flash (at step 10).")) << said;
+  EXPECT_TRUE(contains(said, "flash runs out of memory.")) << said;
+}
+
+TEST(TrainingReadings, TimeToTheSameLoss) {
+  const std::string said = words(curve_rows(), curve_figure("train_seconds"));
+  EXPECT_TRUE(contains(said, "A loss of 3.004 is reached after 40.0 s with standard and 20.0 s with flash."))
+      << said;
+}
+
+TEST(TrainingReadings, TheEndOfACurveIsDrawnAlone) {
+  FigureSpec spec = test_figure("tokens_per_second");
+  spec.kind = FigureKind::bars;
+  spec.x = "algorithm";
+  spec.series = {};
+  spec.last_of = "step";
+  spec.log_x = spec.log_y = false;
+  const std::string said = words(curve_rows(), spec);
+  EXPECT_TRUE(contains(said, "flash is at 2.0× the speed of standard (1.00 tokens/s against 0.500 tokens/s)"))
+      << said;
+}
+
+nlohmann::json saving_row(const std::string& algorithm, int seq, int width, const nlohmann::json& saved) {
+  nlohmann::json row = test_row(algorithm, seq, 1);
+  row.update({{"embedding", width}, {"depth", 2}, {"time_saved_percent", saved}});
+  return row;
+}
+
+TEST(TrainingReadings, SavingsHaveAMeanAndEnds) {
+  std::vector<nlohmann::json> rows = {
+      saving_row("standard", 128, 64, nullptr), saving_row("flash", 128, 64, 10.0),
+      saving_row("standard", 256, 64, nullptr), saving_row("flash", 256, 64, 50.0),
+      saving_row("flash", 256, 128, 30.0),      test_missing("standard", 256, "out_of_memory", "none left")};
+  rows.back().update({{"embedding", 128}, {"depth", 2}, {"time_saved_percent", nullptr}});
+  FigureSpec spec = test_figure("time_saved_percent");
+  spec.kind = FigureKind::bars;
+  spec.log_x = spec.log_y = false;
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said,
+                       "On average over 3 points 30.0 % of the time is saved, between 10.0 % (N = 128, "
+                       "embedding 64) and 50.0 % (N = 256, embedding 64)."))
+      << said;
+  rows[1]["time_saved_percent"] = -100.0;
+  EXPECT_TRUE(contains(words(rows, spec), "On average over 3 points 6.7 % more time is needed"));
+}
+
+TEST(TrainingReadings, TheFrontierIsTheLongestThatFits) {
+  std::vector<nlohmann::json> rows = {saving_row("standard", 128, 64, nullptr),
+                                      test_missing("standard", 256, "out_of_memory", "none left"),
+                                      saving_row("flash", 128, 64, 10.0), saving_row("flash", 256, 64, 50.0)};
+  rows[1].update({{"embedding", 64}, {"depth", 2}});
+  FigureSpec spec = test_figure("q_length");
+  spec.kind = FigureKind::bars;
+  spec.x = "embedding";
+  spec.last_of = "q_length";
+  spec.log_x = spec.log_y = false;
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said,
+                       "flash is at 2.0× the N of standard at embedding = 64 (256 tokens against 128 "
+                       "tokens)."))
+      << said;
+  rows[0] = test_missing("standard", 128, "out_of_memory", "none left");
+  rows[0].update({{"embedding", 64}, {"depth", 2}});
+  EXPECT_TRUE(contains(words(rows, spec), "standard runs out of memory at embedding = 64"));
+}
+
 }  // namespace
 }  // namespace tessera::lab::report

@@ -89,16 +89,15 @@ std::vector<Reading> loss_readings(const Figure& figure) {
     std::map<std::string, Curves> groups;  // by machine, type and whatever else they share
     std::map<std::string, Sentences> missing;
     for (const Series& series : panel.series) {
-      if (last_of(series) != nullptr) {
-        groups[series.rest].push_back(&series);
-      } else if (!series.marks.empty() && series.marks.front().status == "out_of_memory") {
-        missing[series.rest].push_back(fmt::format("{} runs out of memory.", series.primary));
-      }
+      if (last_of(series) != nullptr) groups[series.rest].push_back(&series);
+      const bool lacking = std::any_of(series.marks.begin(), series.marks.end(),
+                                       [](const Mark& mark) { return mark.status == "out_of_memory"; });
+      if (lacking) missing[series.rest].push_back(fmt::format("{} runs out of memory.", series.primary));
     }
     for (const auto& [rest, curves] : groups) {
       Reading reading{panel.title, {}};
       if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
-      if (figure.x.quantity.field == "train_seconds") {
+      if (figure.x.numeric && figure.x.quantity.field == "train_seconds") {
         reading.sentences.push_back(race_text(figure, curves));
       } else {
         reading.sentences.push_back(ends_text(figure, curves));

@@ -76,10 +76,10 @@ std::string fresh_directory(const std::string& name) {
 TEST(Experiments, EverySweepCanBeReadAtEveryScale) {
   for (const Device device : {Device::cpu(), Device::cuda()}) {
     for (const Scale scale : {Scale::quick, Scale::normal, Scale::full}) {
-      for (const Experiment& experiment : experiments()) {
-        const std::vector<Trial> trials = trials_of({&experiment}, scale, device, {});
-        EXPECT_FALSE(trials.empty()) << experiment.name;
-        EXPECT_EQ(keys_of(trials).size(), rows_of(trials)) << experiment.name << ": a measurement twice";
+      for (const Experiment* experiment : find_own_experiments({})) {
+        const std::vector<Trial> trials = trials_of({experiment}, scale, device, {});
+        EXPECT_FALSE(trials.empty()) << experiment->name;
+        EXPECT_EQ(keys_of(trials).size(), rows_of(trials)) << experiment->name << ": a measurement twice";
         for (const Trial& trial : trials) EXPECT_NO_THROW(Workload(trial.contest.point));
       }
     }
@@ -87,9 +87,9 @@ TEST(Experiments, EverySweepCanBeReadAtEveryScale) {
 }
 
 TEST(Experiments, AreThoseOfTheStudies) {
-  for (const char* name :
-       {"sequence", "batch", "causal", "heads", "embedding", "direction", "head_dim", "heatmap", "summary",
-        "out_of_memory", "traffic", "block_size", "sparsity", "long", "minimal", "accuracy"}) {
+  for (const char* name : {"sequence", "batch", "causal", "heads", "embedding", "direction", "head_dim",
+                           "heatmap", "summary", "out_of_memory", "traffic", "block_size", "sparsity", "long",
+                           "minimal", "accuracy", "training", "gpt", "peers"}) {
     EXPECT_EQ(find_experiments({name}).size(), 1U);
   }
   EXPECT_EQ(find_experiments({}).size(), experiments().size());
@@ -100,6 +100,22 @@ TEST(Experiments, AreThoseOfTheStudies) {
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("experiment 'sequense': did you mean sequence?"),
               std::string::npos);
+  }
+}
+
+TEST(Experiments, ThoseOfOtherProgramsAreNamedAndLeftToThem) {
+  EXPECT_EQ(find_own_experiments({}).size() + python_experiments().size(), experiments().size());
+  EXPECT_EQ(find_own_experiments({"long", "batch"}).size(), 2U);
+  for (const Experiment& experiment : python_experiments()) {
+    EXPECT_TRUE(experiment.parts.empty());
+    EXPECT_FALSE(experiment.figures.empty());
+    try {
+      find_own_experiments({"batch", experiment.name});
+      FAIL();
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("python -m tessera.lab " + experiment.name),
+                std::string::npos);
+    }
   }
 }
 
@@ -153,7 +169,7 @@ TEST_P(EveryExperiment, FillsItsFigures) {
 
 std::vector<std::string> experiment_names() {
   std::vector<std::string> names;
-  for (const Experiment& experiment : experiments()) names.push_back(experiment.name);
+  for (const Experiment* experiment : find_own_experiments({})) names.push_back(experiment->name);
   return names;
 }
 
@@ -349,7 +365,8 @@ TEST(Lab, ListExplains) {
   for (const Experiment& experiment : experiments()) {
     EXPECT_NE(("\n" + all).find("\n" + experiment.name + " "), std::string::npos) << experiment.name;
     const std::string one = output({"tessera", "lab", experiment.name.c_str(), "--list"});
-    for (const std::string& word : {experiment.title, std::string("quick"), std::string("figures")}) {
+    const std::string how = experiment.program.empty() ? "quick" : experiment.program;
+    for (const std::string& word : {experiment.title, how, std::string("figures")}) {
       EXPECT_NE(one.find(word), std::string::npos) << one;
     }
   }

@@ -129,9 +129,16 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
 def test_what_is_missing_is_named(tmp_path):
     assert report().returncode == 2
     assert "cannot be read" in report(tmp_path / "none.jsonl").stderr
-    (tmp_path / "results.jsonl").write_text(json.dumps(rows()[0]) + "\n")
+    (tmp_path / "results.jsonl").write_text(json.dumps(rows()[0] | {"experiment": "someone's own"}) + "\n")
     result = report(tmp_path)
-    assert result.returncode == 2 and "experiments.json" in result.stderr
+    assert result.returncode == 2 and "someone's own" in result.stderr and "experiments.json" in result.stderr
+
+
+def test_rows_alone_are_drawn_as_this_version_does(tmp_path):
+    everything = [row for row in rows() if row["experiment"] == "sequence"]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everything))
+    result = report(tmp_path, "--out", tmp_path / "report.html")
+    assert result.returncode == 0 and "1 experiments" in result.stdout, result.stderr
 
 
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path):

@@ -132,10 +132,21 @@ class Trainer:
             torch.cuda.set_rng_state(state["gpu_generator"].cpu(), self.device)
 
 
+def warm_up(attention, device, dtype):
+    """One small model through all the code, so that threads and libraries are there before memory is counted."""
+    small = GptConfig(vocabulary=64, width=64, depth=1, heads=1, inner=64, sequence=64, block_size=16)
+    model = Gpt(small, attention).to(device)
+    tokens = torch.zeros(1, small.sequence, dtype=torch.long, device=device)
+    with autocast(device, dtype):
+        model(tokens, tokens).backward()
+    torch.optim.Adam(model.parameters()).step()
+
+
 def train(link, config, attention, corpus, device, dtype, seed, steps, checkpoint, resume, checkpoint_every):
     """The task of a process. Reports progress and a row at every evaluation; returns whether it was stopped."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on a GPU that repeat bit for bit
     torch.use_deterministic_algorithms(True, warn_only=True)
+    warm_up(attention, device, dtype)
     meter = meter_of(device)
     meter.forget_peak()
     trainer = Trainer(GptConfig(**config), attention, Corpus(corpus), device, dtype, seed, steps)

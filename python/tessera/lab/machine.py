@@ -1,5 +1,6 @@
 """Where a run takes place: the machine, the commit, the device and the memory it offers."""
 
+import functools
 import os
 import pathlib
 import re
@@ -31,6 +32,7 @@ def version_text():
     return getattr(tessera, "__version__", "unknown")
 
 
+@functools.cache
 def commit_text():
     """The commit these sources belong to, "-dirty" appended when files had changed; "unknown" outside a repository."""
     import tessera
