@@ -38,7 +38,7 @@ Experiment training() {
                    .facets = {"algorithm", "depth"},
                    .value = "status"},
                   {.kind = kBars,
-                   .title = "The frontier: the longest sequence that fits",
+                   .title = "The frontier: the longest sequence tried that fits",
                    .x = "embedding",
                    .y = "q_length",
                    .facets = {"depth"},
@@ -48,13 +48,7 @@ Experiment training() {
 
 Experiment gpt() {
   auto at_the_end = [](const char* title, const char* y) {
-    return Figure{.kind = kBars,
-                  .title = title,
-                  .x = "algorithm",
-                  .y = y,
-                  .series = "",
-                  .facets = {"preset"},
-                  .last_of = "step"};
+    return Figure{.kind = kBars, .title = title, .x = "preset", .y = y, .last_of = "step"};
   };
   auto loss_over = [](const char* title, const char* x) {
     return Figure{.kind = kLines, .title = title, .x = x, .y = "loss", .facets = {"preset"}};

@@ -54,6 +54,7 @@ Json figure_json(const Figure& figure) {
             {"values", figure.x.values},
             {"labels", figure.x.labels}}},
           {"y", {{"label", axis_label(figure.y)}, {"unit", figure.y.unit}, {"log", figure.spec.log_y}}},
+          {"overlaid", figure.y.measure == Measure::loss},
           {"panels", panels}};
 }
 

@@ -2,6 +2,10 @@
 "use strict";
 (() => {
   const figures = JSON.parse(document.getElementById("charts").textContent);
+  // Curves that are meant to lie on one another: each is dashed over those before it.
+  for (const figure of Object.values(figures).filter((one) => one.overlaid)) {
+    for (const panel of figure.panels) panel.series.forEach((series, index) => { series.dash = index; series.order = -index; });
+  }
   const root = document.documentElement;
   const dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3], [4, 6], [14, 4]];
   const colorCount = 12;  // --c0 to --c11
@@ -12,6 +16,7 @@
   // A colour that comes around again gets other dashes.
   const dashIndex = (series) => (series.dash + 3 * Math.floor(series.color / colorCount)) % dashes.length;
   const dashOf = (series) => dashes[dashIndex(series)];
+  const mostTicks = 16;  // of an axis that names every value
   const number = (value) => {
     if (value === 0) return "0";
     const size = Math.abs(value);
@@ -56,7 +61,7 @@
     const present = series.marks.filter((mark) => mark.y !== null);
     const absent = series.marks.filter((mark) => mark.y === null).map((mark) => ({...mark, at: place(mark)}));
     const shared = {
-      label: series.name, absent, type: bars ? "bar" : "line", borderColor: color,
+      label: series.name, absent, order: series.order || 0, type: bars ? "bar" : "line", borderColor: color,
       data: series.marks.map((mark) => ({x: place(mark), y: mark.y, detail: mark.detail})),
     };
     if (bars) {
@@ -77,12 +82,14 @@
     if (!figure.x.numeric || figure.kind === "bars") return {...common, type: "category", offset: true, labels: figure.x.labels};
     const {values} = figure.x;
     const low = values[0], high = values[values.length - 1];
+    const every = figure.x.log || values.length <= mostTicks;
     const pad = figure.x.log ? Math.pow(high / low, 0.03) : (high - low) * 0.03;
     return {
       ...common, type: figure.x.log ? "logarithmic" : "linear",
       min: figure.x.log ? low / pad : low - pad, max: figure.x.log ? high * pad : high + pad,
-      afterBuildTicks: (axis) => { axis.ticks = values.map((value) => ({value})); },
-      ticks: {...common.ticks, autoSkip: true, callback: (value) => figure.x.labels[values.indexOf(value)] ?? ""},
+      ...(every && {afterBuildTicks: (axis) => { axis.ticks = values.map((value) => ({value})); }}),
+      ticks: {...common.ticks, autoSkip: true, includeBounds: every,
+              callback: (value) => every ? figure.x.labels[values.indexOf(value)] ?? "" : number(value)},
     };
   }
 
@@ -95,7 +102,7 @@
     const named = (value) => (wide ? [1] : [1, 2, 5])
       .includes(Math.round(value / Math.pow(10, Math.floor(Math.log10(value) + 1e-9))));
     return {
-      type: figure.y.log ? "logarithmic" : "linear", beginAtZero: !figure.y.log,
+      type: figure.y.log ? "logarithmic" : "linear", beginAtZero: !figure.y.log && !figure.overlaid,
       suggestedMin: figure.y.log && all.length ? Math.min(...all) * 0.7 : undefined,
       suggestedMax: all.length ? Math.max(...all) : undefined,
       title: {display: true, text: figure.y.label, color: style("--soft")},

@@ -4,6 +4,7 @@ On the CPU everything counts that the process holds beyond what it held when it 
 threads started): anonymous memory, as the system sees it. On a GPU it is what PyTorch's allocator gave out.
 """
 
+import ctypes
 import errno
 import resource
 
@@ -37,6 +38,10 @@ class HostMeter:
             file.write("5")
 
     def used(self):
+        """Now, without what the C library keeps for later although it was freed."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
         return max(0, _status("RssAnon")[0] - self.before)
 
     def peak(self):
