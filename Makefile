@@ -65,9 +65,9 @@ test-arm64: ## the whole suite for 64-bit Arm, NEON and SVE, in an emulator: slo
 	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests arm64-full
 
 test-gpu: ## every test that needs a GPU, with compute-sanitizer; keeps a summary; ARGS="..." adds options
-	@tools/setup test
-	@cmake --preset release -DTESSERA_CUDA=ON -DTESSERA_TESTS=ON
-	@cmake --build --preset release --target tessera_lab cuda_test -j $(BUILD_JOBS)
+	@tools/setup python
+	@cmake --preset release -DTESSERA_CUDA=ON -DTESSERA_TESTS=ON -DTESSERA_PYTHON=ON
+	@cmake --build --preset release --target tessera_lab cuda_test tessera_python -j $(BUILD_JOBS)
 	@tools/test-gpu $(ARGS)
 
 wheel: ## a manylinux wheel of the Python package in dist/, with CUDA when nvcc is there

@@ -182,10 +182,15 @@ Tensor Array::tensor(TensorRole role, Layout layout) const {
   Tensor result;
   try {
     result = from_dlpack(&view_, role);
-  } catch (const Error& error) {  // the same words, with the name of the argument
+  } catch (const Error& error) {  // the same words, with the name of the argument and in its order
     std::string text = error.what();
-    for (std::size_t at = 0; (at = text.find("dl_tensor", at)) != std::string::npos;)
-      text.replace(at, 9, name_);
+    auto replace = [&](std::string_view what, std::string_view by) {
+      for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) {
+        text.replace(at, what.size(), by);
+      }
+    };
+    replace("dl_tensor", name_);
+    if (layout == Layout::heads_first) replace("sequence, heads, head_dim", "heads, sequence, head_dim");
     throw Error(error.code(), text);
   }
   result.read_only = read_only_;

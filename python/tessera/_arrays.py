@@ -36,6 +36,9 @@ class Library:
         """An array of int32 ("i") or float32 ("f") with these values, beside `like`."""
         return array.array(kind, values)
 
+    def check_inputs(self, *arrays: Array) -> None:
+        """Refuses arrays whose use would lose something silently."""
+
     def finished(self, result: Array) -> Array:
         """What the caller gets for an array that `empty` made."""
         return result
@@ -53,13 +56,27 @@ class Torch(Library):
         dtype = self.namespace.int32 if kind == "i" else self.namespace.float32
         return self.namespace.tensor(values, dtype=dtype, device=like.device)
 
+    def check_inputs(self, *arrays: Array) -> None:
+        if self.namespace.is_grad_enabled():
+            for x in arrays:
+                if x is not None and x.requires_grad:
+                    raise ValueError("a tensor requires a gradient, which tessera.attention does not record; "
+                                     "use tessera.torch.attention, torch.no_grad() or detach()")
+
     def stream(self, like: Array) -> int | None:
-        return self.namespace.cuda.current_stream(like.device).cuda_stream if like.is_cuda else None
+        if not like.is_cuda or hasattr(type(like), "__dlpack_c_exchange_api__"):
+            return None
+        return self.namespace.cuda.current_stream(like.device).cuda_stream
 
 
 class Cupy(Library):
+    def empty(self, shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
+        with like.device:
+            return super().empty(shape, like, dtype)
+
     def numbers(self, values: Sequence[Any], kind: str, like: Array) -> Array:
-        return self.namespace.asarray(values, dtype="int32" if kind == "i" else "float32")
+        with like.device:
+            return self.namespace.asarray(values, dtype="int32" if kind == "i" else "float32")
 
     def stream(self, like: Array) -> int | None:
         return int(self.namespace.cuda.get_current_stream().ptr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -44,13 +43,9 @@ def _layout(layout: str) -> int:
     return _LAYOUTS[layout]
 
 
-def _check_gradients_not_lost(*arrays: Array) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled():
-        for x in arrays:
-            if getattr(x, "requires_grad", False):
-                raise ValueError("a tensor requires a gradient, which tessera.attention does not record; "
-                                 "use tessera.torch.attention, torch.no_grad() or detach()")
+def _beside(values: Any, kind: str, library: Library, q: Array) -> Any:
+    """An array as it is; a list or tuple of numbers as an array beside q."""
+    return library.numbers(values, kind, q) if isinstance(values, (list, tuple)) else values
 
 
 def _pair(lengths: Any) -> tuple[Any, Any]:
@@ -62,9 +57,10 @@ def _pair(lengths: Any) -> tuple[Any, Any]:
     return lengths, lengths
 
 
-def _beside(values: Any, kind: str, library: Library, q: Array) -> Any:
-    """An array as it is; a list or tuple of numbers as an array beside q."""
-    return library.numbers(values, kind, q) if isinstance(values, (list, tuple)) else values
+def _lengths(lengths: Any, library: Library, q: Array) -> tuple[Any, Any]:
+    """The same as arrays beside q."""
+    of_q, of_k = _pair(lengths)
+    return _beside(of_q, "i", library, q), _beside(of_k, "i", library, q)
 
 
 def _slopes(alibi: Any, library: Library, q: Array, heads_axis: int) -> Any:
@@ -161,20 +157,21 @@ def attention(
     [[ 4. 40.]]
     """
     library = library_of(q)
+    library.check_inputs(q, k, v, bias)
     order = _layout(layout)
-    _check_gradients_not_lost(q, k, v, bias)
     description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, False, block_mask)
-    lengths_q, lengths_k = (_beside(x, "i", library, q) for x in _pair(lengths))
-    rank = len(q.shape)
-    if rank not in (3, 4) or len(v.shape) != rank:
-        raise ValueError(f"q has {rank} and v {len(v.shape)} dimensions; both must have 4, or 3 without a batch")
+    lengths_q, lengths_k = _lengths(lengths, library, q)
+    q_shape, v_shape = q.shape, v.shape
+    rank = len(q_shape)
+    if rank not in (3, 4) or len(v_shape) != rank:
+        raise ValueError(f"q has {rank} and v {len(v_shape)} dimensions; both must have 4, or 3 without a batch")
     if not library.writable and not (out is None and lse is None):
         raise ValueError("out and lse must not be given for arrays that cannot be written, as JAX's")
     heads, queries = (rank - 2, rank - 3) if order == _core.SEQUENCE_FIRST else (rank - 3, rank - 2)
     if out is None:
-        out = library.empty((*q.shape[:-1], v.shape[-1]), q)
+        out = library.empty((*q_shape[:-1], v_shape[-1]), q)
     if lse is None and return_lse:
-        lse = library.empty((*q.shape[:rank - 3], q.shape[heads], q.shape[queries]), q, library.accumulator(q))
+        lse = library.empty((*q_shape[:rank - 3], q_shape[heads], q_shape[queries]), q, library.accumulator(q))
     _core.forward(description, q, k, v, bias, out, lse, _slopes(alibi, library, q, heads), lengths_q, lengths_k,
                   *max_lengths, seed, offset, dropout_state, order, library.stream(q) if stream is None else stream,
                   threads)
@@ -238,7 +235,7 @@ def attention_backward(
         raise ValueError(f"wanted has {unknown[0]!r}; it must name some of {', '.join(Gradients._fields)}")
     description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic,
                           block_mask)
-    lengths_q, lengths_k = (_beside(x, "i", library, q) for x in _pair(lengths))
+    lengths_q, lengths_k = _lengths(lengths, library, q)
     heads = len(q.shape) - (2 if order == _core.SEQUENCE_FIRST else 3)
     inputs = {"q": q, "k": k, "v": v, "bias": bias}
     grads = [library.empty(tuple(x.shape), x) if name in wanted and x is not None else None

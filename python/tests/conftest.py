@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(__file__))  # for `import oracle`
 
 # Shared machines are slow at times: no test fails for its time alone. Failures print how to repeat them.
 hypothesis.settings.register_profile(
-    "tessera", deadline=None, max_examples=int(os.environ.get("TESSERA_TEST_EXAMPLES", "40")), print_blob=True,
+    "tessera", deadline=None, max_examples=int(os.environ.get("TESSERA_TEST_EXAMPLES", "80")), print_blob=True,
     database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("tessera")
 

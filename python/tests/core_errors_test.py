@@ -48,6 +48,8 @@ def test_wrong_shapes_and_types():
         tessera.attention(q, k[..., :4], v)
     with pytest.raises(ValueError, match="k.ndim is 2; it must be 4"):
         tessera.attention(q, k[0, 0], v)
+    with pytest.raises(ValueError, match=r"k.ndim is 1; it must be 4 \(batch, heads, sequence, head_dim\)"):
+        tessera.attention(q, k[0, 0, 0], v, layout="bhsd")
     with pytest.raises(ValueError, match="q.dtype is int32; it must be float64"):
         tessera.attention(*qkv(dtype=np.int32))
     with pytest.raises(TypeError, match="q is of type list"):

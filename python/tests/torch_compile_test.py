@@ -1,0 +1,153 @@
+"""What traces: the operators, fake tensors, torch.compile, torch.export, the profiler."""
+
+import pytest
+from torch_support import DEVICE, EXACT, as_numpy, check, cpu_only, randn, torch
+
+import tessera
+from tessera.torch import attention, new_dropout_state
+
+
+def operator_inputs(dtype, grad, **words):
+    """Arguments of torch.ops.tessera.forward, by name over defaults."""
+    named = {
+        "q": randn(2, 9, 4, 8, dtype=dtype, grad=grad), "k": randn(2, 7, 2, 8, dtype=dtype, grad=grad),
+        "v": randn(2, 7, 2, 6, dtype=dtype, grad=grad), "bias": None, "alibi": None, "lengths_q": None,
+        "lengths_k": None, "dropout_state": None, "max_q": 0, "max_k": 0, "layout": 0, "causal": False,
+        "window": None, "align": "bottom_right", "diagonal": None, "scale": None, "softcap": 0.0, "dropout": 0.0,
+        "origin": [0, 0, 0, 0], "algorithm": "automatic", "deterministic": False, "block_mask": None}
+    assert set(words) <= set(named)
+    return tuple({**named, **words}.values())
+
+
+CASES = {
+    "plain": lambda: {},
+    "featured": lambda: {"bias": randn(4, 1, 7, dtype=torch.float32, grad=True), "causal": True, "window": [3, -1],
+                         "softcap": 3.0, "alibi": torch.rand(4, device=DEVICE), "scale": 0.3},
+    "dropout": lambda: {"dropout": 0.2, "dropout_state": new_dropout_state(DEVICE)},
+    "transposed": lambda: {"q": randn(2, 4, 9, 8, dtype=torch.float32).transpose(1, 2).requires_grad_()},
+    "copied": lambda: {"q": randn(2, 9, 8, 4, dtype=torch.float32).transpose(2, 3).requires_grad_()},
+    "expanded": lambda: {"k": randn(1, 7, 1, 8, dtype=torch.float32).expand(2, 7, 2, 8)},
+    "heads first": lambda: {"q": randn(2, 4, 9, 8, dtype=torch.float32, grad=True), "layout": 1, **{
+        x: randn(2, 2, 7, 8, dtype=torch.float32, grad=True) for x in "kv"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_opcheck_forward(case):
+    torch.library.opcheck(torch.ops.tessera.forward.default, operator_inputs(torch.float32, True, **CASES[case]()))
+
+
+@pytest.mark.parametrize("needs", [(True, True, True, True), (False, True, False, False)])
+def test_opcheck_backward(needs):
+    inputs = operator_inputs(torch.float32, False, bias=randn(9, 7, dtype=torch.float32))
+    out, lse = torch.ops.tessera.forward(*inputs)
+    torch.library.opcheck(torch.ops.tessera.backward.default,
+                          (torch.randn_like(out), torch.randn_like(lse), out, lse, list(needs), *inputs))
+
+
+@cpu_only
+def test_operator_gradcheck():
+    q, k, v, bias = randn(1, 5, 2, 4, grad=True), randn(1, 6, 1, 4, grad=True), randn(1, 6, 1, 3, grad=True), \
+        randn(5, 6, grad=True)
+    rest = operator_inputs(EXACT, False)[4:]
+    assert torch.autograd.gradcheck(lambda *x: torch.ops.tessera.forward(*x, *rest), (q, k, v, bias))
+
+
+def both_ways(function, *inputs, **options):
+    """Values and gradients of the function, compiled and not, must agree; returns the compiled function."""
+    compiled = torch.compile(function, fullgraph=True, **options)
+    compare(function, compiled, inputs)
+    return compiled
+
+
+def compare(function, compiled, inputs):
+    leaves = [x for x in inputs if x.requires_grad]
+    want, got = function(*inputs), compiled(*inputs)
+    check("value", got, as_numpy(want), torch.float32, 100)
+    for a, b in zip(torch.autograd.grad(got, leaves), torch.autograd.grad(want, leaves)):
+        check("gradient", a, as_numpy(b), torch.float32, 100)
+
+
+def test_compile_with_dynamic_shapes():
+    def model(q, k, v, bias):
+        out, lse = attention(q * 2.0, k, v, bias=bias, causal=True, window=(30, 0), softcap=5.0, return_lse=True)
+        return out.sin().sum() + lse.sum()
+
+    def inputs(batch, queries, keys):
+        shapes = (batch, queries, 4, 16), (batch, keys, 2, 16), (batch, keys, 2, 16), (4, 1, keys)
+        return [randn(*shape, dtype=torch.float32, grad=True) for shape in shapes]
+
+    compiled = both_ways(model, *inputs(3, 40, 50), dynamic=True)
+    # Sizes for which Inductor's own thresholds (4096 elements in a loop) do not ask for other code.
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for sizes in ((3, 33, 40), (4, 47, 47), (5, 100, 120)):
+            compare(model, compiled, inputs(*sizes))
+
+
+def test_compile_with_a_block_mask():
+    mask = tessera.BlockMask.local(64, 64, 1, block_q=16, block_k=16)
+    q, k, v = (randn(2, 64, 2, 16, dtype=torch.float32, grad=True) for _ in range(3))
+    both_ways(lambda q, k, v: attention(q, k, v, block_mask=mask).sin().sum(), q, k, v)
+    dense = attention(q, k, v)
+    assert not torch.allclose(dense, attention(q, k, v, block_mask=mask))
+
+
+def test_compiled_dropout_follows_the_generator():
+    x = randn(1, 64, 2, 16, dtype=torch.float32, grad=True)
+    compiled = torch.compile(lambda x: attention(x, x, x, dropout=0.4), fullgraph=True)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        results.append((compiled(x), compiled(x)))
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    assert not torch.equal(*results[0])
+
+
+def test_compiled_autocast():
+    q, k, v = (randn(1, 33, 2, 16, dtype=torch.float32, grad=True) for _ in range(3))
+
+    def model(q, k, v):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            return attention(q, k, v)
+
+    out = torch.compile(model, fullgraph=True)(q, k, v)
+    assert out.dtype == torch.bfloat16
+    check("out", out, as_numpy(model(q, k, v)), torch.bfloat16, 2)
+
+
+def test_compiled_packed_sequences():
+    lengths = torch.tensor([0, 10, 10, 33], dtype=torch.int32, device=DEVICE)
+    q, k, v = (randn(33, 2, 16, dtype=torch.float32, grad=True) for _ in range(3))
+    both_ways(lambda q, k, v: attention(q, k, v, lengths=lengths, max_lengths=(23, 23), causal=True).sin().sum(),
+              q, k, v)
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attention(q, k, v, causal=True)
+
+    q, k, v = (randn(2, 32, 2, 16, dtype=torch.float32) for _ in range(3))
+    length = torch.export.Dim("length", min=2, max=1024)
+    program = torch.export.export(Model(), (q, k, v), dynamic_shapes=({1: length},) * 3)
+    longer = [randn(2, 77, 2, 16, dtype=torch.float32) for _ in range(3)]
+    assert torch.equal(program.module()(*longer), Model()(*longer))
+
+
+def test_meta_and_fake_tensors():
+    out, lse = attention(*(torch.empty(2, 9, 4, 8, device="meta"),) * 3, return_lse=True)
+    assert out.is_meta and out.shape == (2, 9, 4, 8) and lse.shape == (2, 4, 9)
+
+
+def test_the_profiler_sees_it():
+    x = randn(1, 16, 2, 8, grad=True)
+    with torch.profiler.profile() as profile:
+        attention(x, x, x).sum().backward()
+    names = {event.key for event in profile.key_averages()}
+    assert {"tessera::forward", "tessera::backward"} <= names
+
+
+def test_a_graph_of_another_process_needs_its_mask():
+    inputs = operator_inputs(torch.float32, False, block_mask="no such mask")
+    with pytest.raises(ValueError, match="block_mask is 'no such mask'"):
+        torch.ops.tessera.forward(*inputs)

@@ -1,0 +1,217 @@
+"""tessera.torch.scaled_dot_product_attention against PyTorch's, and replace_sdpa."""
+
+import threading
+
+import pytest
+import torch.nn.functional as functional
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_support import DEVICE, EXACT, as_numpy, check, randn, torch
+
+from tessera.torch import replace_sdpa, scaled_dot_product_attention
+
+ORIGINAL = functional.scaled_dot_product_attention
+
+
+def compare(query, key, value, attn_mask=None, **words):
+    """Values and gradients of ours and of PyTorch's exact path."""
+    inputs = [x for x in (query, key, value, attn_mask) if x is not None and x.requires_grad]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        want = ORIGINAL(query, key, value, attn_mask, **words)
+    got = scaled_dot_product_attention(query, key, value, attn_mask, **words)
+    assert got.shape == want.shape and got.dtype == want.dtype
+    check("out", got, as_numpy(want), EXACT, 200)
+    grad = torch.randn_like(want)
+    for name, a, b in zip("qkvm", torch.autograd.grad(got, inputs, grad), torch.autograd.grad(want, inputs, grad)):
+        check(f"gradient {name}", a, as_numpy(b), EXACT, 200, floor=1.0)
+
+
+@st.composite
+def cases(draw):
+    torch.manual_seed(draw(st.integers(0, 2**32 - 1)))
+    rank = draw(st.integers(2, 5))
+    batch = tuple(draw(st.integers(1, 3)) for _ in range(max(rank - 3, 0)))
+    queries, keys, dim = draw(st.integers(1, 20)), draw(st.integers(1, 20)), draw(st.integers(1, 24))
+    heads = draw(st.sampled_from((1, 2, 4)))
+    gqa = rank > 2 and draw(st.booleans())
+    kv_heads = draw(st.sampled_from([h for h in (1, 2, 4) if heads % h == 0])) if gqa else heads
+
+    def leading(h):
+        """Leading dimensions; without GQA any of them may be left to broadcasting."""
+        sizes = (*batch, h) if rank > 2 else ()
+        if gqa:
+            return sizes
+        sizes = tuple(draw(st.sampled_from((size, size, 1))) for size in sizes)
+        return sizes[draw(st.integers(0, max(rank - 3, 0))) if draw(st.booleans()) else 0:]
+
+    tensors = [randn(*leading(h), n, d, grad=True) for h, n, d in (
+        (heads, queries, dim), (kv_heads, keys, dim), (kv_heads, keys, draw(st.sampled_from((dim, 5)))))]
+    words = {"is_causal": draw(st.booleans()), "scale": draw(st.sampled_from((None, 0.4))), "enable_gqa": gqa}
+    mask = None
+    if not words["is_causal"] and draw(st.booleans()):
+        lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)) if not gqa else tensors[0].shape[:-2]
+        full = tuple(draw(st.sampled_from((size, 1))) for size in (*lead, queries, keys))
+        full = full[draw(st.integers(0, len(full) - 2)):]
+        if draw(st.booleans()):
+            mask = torch.rand(full, device=DEVICE) > 0.4
+        else:
+            mask = randn(*full, grad=draw(st.booleans()))
+    return tensors, mask, words
+
+
+@given(cases())
+def test_means_what_pytorch_means(case):
+    tensors, mask, words = case
+    compare(*tensors, mask, **words)
+
+
+def test_masks_that_hide_whole_rows():
+    mask = torch.rand(2, 1, 9, 9, device=DEVICE) > 0.5
+    mask[0, :, 3] = False
+    compare(*(randn(2, 4, 9, 8, grad=True) for _ in range(3)), mask)
+    out = scaled_dot_product_attention(*(randn(2, 4, 9, 8) for _ in range(3)), mask)
+    assert not out[0, :, 3].any() and out[1, :, 3].any()
+
+
+def test_causal_beside_a_mask():
+    x = randn(2, 4, 9, 8)
+    mask = torch.rand(9, 9, device=DEVICE) > 0.3
+    both = mask & torch.ones(9, 9, dtype=torch.bool, device=DEVICE).tril()
+    want = scaled_dot_product_attention(x, x, x, both)
+    check("out", scaled_dot_product_attention(x, x, x, mask, is_causal=True), as_numpy(want), EXACT)
+
+
+def test_expanded_masks_stay_small(monkeypatch):
+    from tessera.torch import _sdpa
+
+    shapes = []
+    inner = _sdpa.attention
+    monkeypatch.setattr(_sdpa, "attention", lambda *a, **k: shapes.append(k["bias"].shape) or inner(*a, **k))
+    x = randn(3, 4, 9, 8)
+    padding = torch.rand(3, 1, 1, 9, device=DEVICE) > 0.3
+    want = scaled_dot_product_attention(x, x, x, padding)
+    assert torch.equal(scaled_dot_product_attention(x, x, x, padding.expand(3, 4, 9, 9)), want)
+    assert shapes == [(3, 1, 1, 9)] * 2
+
+
+def test_dropout():
+    x = randn(1, 2, 256, 8)
+    ones = torch.ones_like(x)
+    torch.manual_seed(1)
+    out = scaled_dot_product_attention(x, x, ones, dropout_p=0.25)
+    assert not torch.equal(out, ones) and abs(out.mean().item() - 1) < 0.05
+    torch.manual_seed(1)
+    assert torch.equal(out, scaled_dot_product_attention(x, x, ones, dropout_p=0.25))
+    leaf = x.clone().requires_grad_()
+    nothing = scaled_dot_product_attention(leaf, x, x, dropout_p=1.0)
+    nothing.sum().backward()
+    assert not nothing.any() and not leaf.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types(dtype):
+    q, k, v = (randn(2, 4, 33, 16, dtype=dtype) for _ in range(3))
+    mask = torch.rand(2, 1, 33, 33, device=DEVICE) > 0.2
+    want = ORIGINAL(q.float(), k.float(), v.float(), mask)
+    check("bool mask", scaled_dot_product_attention(q, k, v, mask), as_numpy(want), dtype, 5)
+    float_mask = torch.zeros(2, 1, 33, 33, device=DEVICE).masked_fill(~mask, float("-inf"))
+    for kind in (dtype, torch.float32):
+        check("float mask", scaled_dot_product_attention(q, k, v, float_mask.to(kind)), as_numpy(want), dtype, 5)
+
+
+def test_finite_masks():
+    x = randn(1, 2, 9, 8, dtype=torch.float32)
+    mask = torch.zeros(9, 9, device=DEVICE)
+    mask[:, 4:] = torch.finfo(torch.float32).min
+    want = ORIGINAL(x, x, x, mask)
+    check("out", scaled_dot_product_attention(x, x, x, mask), as_numpy(want), torch.float32, 20)
+
+
+@pytest.mark.parametrize("shape, dtype, text", [
+    ((3, 1, 9, 9), torch.bool, r"attn_mask.shape is \(3, 1, 9, 9\)"),
+    ((1, 1, 1, 1, 1, 9, 9), torch.bool, "attn_mask.shape"),
+    ((9, 9), torch.int32, "attn_mask.dtype is torch.int32"),
+])
+def test_masks_that_do_not_fit(shape, dtype, text):
+    x = randn(2, 4, 9, 8)
+    with pytest.raises(RuntimeError, match=text):
+        scaled_dot_product_attention(x, x, x, torch.ones(shape, dtype=dtype, device=DEVICE))
+
+
+# --- replace_sdpa ----------------------------------------------------------------------------------------------------
+
+
+def is_ours():
+    """Whether what stands in torch.nn.functional is the library's: it has dropout bits of its own."""
+    x = torch.ones(1, 1, 64, 8, device=DEVICE)
+    torch.manual_seed(0)
+    got = functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+    torch.manual_seed(0)
+    return torch.equal(got, scaled_dot_product_attention(x, x, x, dropout_p=0.5))
+
+
+def test_replace_nests_and_ends():
+    assert not is_ours()
+    with replace_sdpa():
+        assert is_ours()
+        with replace_sdpa():
+            assert is_ours()
+        assert is_ours()
+    assert functional.scaled_dot_product_attention is ORIGINAL and not is_ours()
+
+
+def test_replace_ends_with_an_exception():
+    with pytest.raises(KeyError):
+        with replace_sdpa():
+            raise KeyError
+    assert functional.scaled_dot_product_attention is ORIGINAL
+
+
+def test_replace_holds_for_its_thread_only():
+    entered, leave, seen = threading.Event(), threading.Event(), {}
+
+    def inside():
+        with replace_sdpa():
+            seen["inside"] = is_ours()
+            entered.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    assert entered.wait(30)
+    seen["outside"] = is_ours()
+    with replace_sdpa():
+        seen["both"] = is_ours()
+        leave.set()
+        thread.join()
+        seen["still"] = is_ours()
+    assert seen["inside"] and not seen["outside"] and seen["both"] and seen["still"]
+    assert functional.scaled_dot_product_attention is ORIGINAL
+
+
+def test_replace_reaches_multihead_attention():
+    layer = torch.nn.MultiheadAttention(32, 4, batch_first=True, device=DEVICE, dtype=torch.float32)
+    x = randn(2, 9, 32, dtype=torch.float32)
+    padding = torch.zeros(2, 9, dtype=torch.bool, device=DEVICE)
+    padding[1, 5:] = True
+    want = layer(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        from tessera.torch import _sdpa
+
+        inner = _sdpa.attention
+        patch.setattr(_sdpa, "attention", lambda *a, **k: calls.append(1) or inner(*a, **k))
+        with replace_sdpa():
+            got = layer(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+    assert calls
+    check("out", got, as_numpy(want), torch.float32, 50)
+
+
+def test_replace_and_compile():
+    x = randn(2, 4, 33, 16, dtype=torch.float32)
+    mask = torch.rand(33, 33, device=DEVICE) > 0.2
+    compiled = torch.compile(lambda x, mask: functional.scaled_dot_product_attention(x, x, x, mask).sin(),
+                             fullgraph=True, dynamic=True)
+    with replace_sdpa():
+        got = compiled(x, mask)
+    check("out", got, as_numpy(ORIGINAL(x, x, x, mask).sin()), torch.float32, 50)
