@@ -108,6 +108,8 @@ def attention(
     tensors = (q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state)
 
     if not _is_eager(q, k, v, bias):
+        if not torch.compiler.is_compiling():
+            _refuse_tangents(q=q, k=k, v=v, bias=bias)
         key = None if block_mask is None else _operators.mask_key(block_mask)
         out, lse = torch.ops.tessera.forward(*tensors, max_q, max_k, order, *description, key)
         return (out, lse) if return_lse else out
@@ -138,6 +140,15 @@ def _is_eager(q, k, v, bias) -> bool:
         or profiler._is_profiler_enabled
         or not (q.is_cpu or q.is_cuda)
     )
+
+
+def _refuse_tangents(**tensors) -> None:
+    """Forward-mode derivatives do not exist here, and the operators would drop them without a word."""
+    if forward_ad._current_level < 0:
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name} has a forward-mode tangent; attention has gradients in reverse mode only")
 
 
 def _autocast(tensor: Tensor) -> Tensor:
