@@ -20,11 +20,19 @@ def _status(*names):
     return [found[name] for name in names]
 
 
+def _held():
+    """Bytes of anonymous memory, without what the C library keeps for later although it was freed."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+    return _status("RssAnon")[0]
+
+
 class HostMeter:
     """Memory of this process beyond what it held when the meter was made."""
 
     def __init__(self):
-        (self.before,) = _status("RssAnon")
+        self.before = _held()
 
     def limit(self, budget):
         """From now on the process may take `budget` bytes more: what goes beyond fails, as on a machine that has no
@@ -38,11 +46,7 @@ class HostMeter:
             file.write("5")
 
     def used(self):
-        """Now, without what the C library keeps for later although it was freed."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
-        return max(0, _status("RssAnon")[0] - self.before)
+        return max(0, _held() - self.before)
 
     def peak(self):
         """Since forget_peak. The system keeps the peak of all pages; those of files, which are loaded once and stay,
