@@ -66,7 +66,7 @@ class Torch(Library):
     def stream(self, like: Array) -> int | None:
         if not like.is_cuda or hasattr(type(like), "__dlpack_c_exchange_api__"):
             return None
-        return self.namespace.cuda.current_stream(like.device).cuda_stream
+        return int(self.namespace.cuda.current_stream(like.device).cuda_stream)
 
 
 class Cupy(Library):

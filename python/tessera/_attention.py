@@ -115,22 +115,22 @@ def attention(
         bias: added to the scores, broadcast to (batch, heads, queries, keys); the type of q or of the LSE.
         alibi: slopes (heads) or (batch, heads), or True for those of the paper: -slope * distance is added.
         softcap: cap * tanh(score / cap) before bias and mask; 0 is off.
-        dropout: the probability; whether an element is dropped follows from ``seed``, ``offset`` and its position alone,
+        dropout: the probability; what is dropped follows from ``seed``, ``offset`` and the element's position alone,
             the same on every device. ``dropout_state`` holds both as two 64-bit integers, read when the kernel runs.
         lengths: cumulative lengths [0, n1, n1 + n2, ...] in int32 of sequences packed into a batch of 1 (or arrays
             without a batch): one for queries and keys alike, or two. On a GPU ``max_lengths`` must say the longest.
         block_mask: only these blocks of keys are seen.
         origin: the global (row, column, batch entry, head) of the first ones, for a shard of a longer sequence.
         algorithm: "standard", "flash1", "flash2", "hopper" or "minimal" asks for one; the result is the same.
-        layout: "bshd" as above, or "bhsd": (batch, heads, sequence, head_dim), PyTorch's order. The batch may be missing.
+        layout: "bshd" as above, or "bhsd": (batch, heads, sequence, head_dim), PyTorch's order. The batch may miss.
         out, lse: arrays to write into instead of new ones.
         return_lse: also return the log-sum-exp of the scores, (batch, heads, queries) in fp32 (fp64 for fp64).
         stream: the CUDA stream; by default the current one of q's library.
         threads: CPU threads; 0 is all. No result depends on it.
 
     Returns:
-        out, of the library and type of q; (out, lse) when ``return_lse`` or ``lse`` asks for it. A query that sees no key
-        gives 0 and an LSE of -infinity.
+        out, of the library and type of q; (out, lse) when ``return_lse`` or ``lse`` asks for it. A query that sees no
+        key gives 0 and an LSE of -infinity.
 
     Raises:
         ValueError: an argument is wrong; the text names it, its value and what is allowed.
@@ -159,7 +159,8 @@ def attention(
     library = library_of(q)
     library.check_inputs(q, k, v, bias)
     order = _layout(layout)
-    description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, False, block_mask)
+    description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, False,
+                          block_mask)
     lengths_q, lengths_k = _lengths(lengths, library, q)
     q_shape, v_shape = q.shape, v.shape
     rank = len(q_shape)
@@ -237,10 +238,9 @@ def attention_backward(
                           block_mask)
     lengths_q, lengths_k = _lengths(lengths, library, q)
     heads = len(q.shape) - (2 if order == _core.SEQUENCE_FIRST else 3)
-    inputs = {"q": q, "k": k, "v": v, "bias": bias}
-    grads = [library.empty(tuple(x.shape), x) if name in wanted and x is not None else None
-             for name, x in inputs.items()]
-    _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, *grads,
+    grads = Gradients(*(library.empty(tuple(x.shape), x) if name in wanted and x is not None else None
+                        for name, x in zip(Gradients._fields, (q, k, v, bias))))
+    _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grads.q, grads.k, grads.v, grads.bias,
                    _slopes(alibi, library, q, heads), lengths_q, lengths_k, *max_lengths, seed, offset, dropout_state,
                    order, library.stream(q) if stream is None else stream, threads)
     return Gradients(*(None if x is None else library.finished(x) for x in grads))

@@ -1,6 +1,6 @@
 """What the tests of the Python package share.
 
-They run on the package that PYTHONPATH or the environment offers: the build's own (CTest sets it), or an installed wheel.
+They run on the package that PYTHONPATH or the environment offers: the build's own (CTest sets it), or an installed one.
 """
 
 from __future__ import annotations

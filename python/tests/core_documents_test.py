@@ -1,6 +1,6 @@
 """The Python programs in the documentation run, and print what the text says.
 
-Every fenced block marked `python` that imports tessera is a program; a block marked `text` right after it is its output.
+Every fenced block marked `python` that imports tessera is a program; a block marked `text` after it is its output.
 """
 
 from __future__ import annotations
