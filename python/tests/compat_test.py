@@ -11,6 +11,7 @@ from torch_support import DEVICE, EXACT, as_numpy, band, check, plain_attention,
 import tessera.compat
 from tessera.compat import flash_attn
 from tessera.compat.flash_attn import bert_padding
+from tessera.torch import attention
 
 
 def compare(got, want, inputs):
@@ -162,6 +163,29 @@ def test_kvcache(words):
     check("out", out, as_numpy(torch.stack(want_out)), loose, 100)
     check("cache", k_cache, as_numpy(want_k), loose, 10)
     assert lse.shape == (batch, 4, new)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_forward_and_backward_one_by_one(packed):
+    from tessera.compat.flash_attn import flash_attn_interface as low
+
+    kind = "varlen_" if packed else ""
+    lengths = (torch.tensor([0, 12, 30], dtype=torch.int32, device=DEVICE),) * 2 + (18, 18) if packed else ()
+    q, k, v = (randn(*(() if packed else (2,)), 30, 4, 16, grad=True) for _ in range(3))
+    words = {"dropout_p": 0.3, "softmax_scale": 0.25, "causal": True, "window_size_left": 9, "window_size_right": -1,
+             "softcap": 4.0, "alibi_slopes": torch.rand(4, device=DEVICE)}
+    out, lse, signed, state = getattr(low, f"_flash_attn_{kind}forward")(q, k, v, *lengths, **words, return_softmax=True)
+    assert (signed < 0).any() and state.dtype == torch.int64 and state.shape == (2,)
+    dout = torch.randn_like(out)
+    grads = [torch.empty_like(x) for x in (q, k, v)]
+    sums = getattr(low, f"_flash_attn_{kind}backward")(dout, q, k, v, out, lse, *grads, *lengths, **words,
+                                                       deterministic=True, rng_state=state)
+    want = attention(q, k, v, dropout=0.3, dropout_state=state, scale=0.25, causal=True, window=(9, -1), softcap=4.0,
+                     alibi=words["alibi_slopes"],
+                     **({"lengths": lengths[0], "max_lengths": (18, 18)} if packed else {}))
+    assert torch.equal(out, want) and sums.shape == lse.shape
+    for got, expected in zip(grads, torch.autograd.grad(want, (q, k, v), dout)):
+        check("gradient", got, as_numpy(expected), EXACT, 10)
 
 
 def test_what_is_missing_says_so():

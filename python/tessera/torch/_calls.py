@@ -46,7 +46,7 @@ def forward(description, layout, max_q, max_k, q, k, v, bias, alibi, lengths_q, 
     out = empty_output(q, v)
     lse = empty_lse(q, layout) if want_lse else None
     _core.forward(description, q, k, v, bias, out, lse, alibi, lengths_q, lengths_k, max_q, max_k, 0, 0,
-                  dropout_state, layout, _stream(q), torch.get_num_threads())
+                  dropout_state, layout, stream(q), torch.get_num_threads())
     return out, lse
 
 
@@ -59,7 +59,7 @@ def backward(description, layout, max_q, max_k, grad_out, grad_lse, out, lse, ne
         bias = with_rows(bias)
     grad_out = torch.zeros_like(out) if grad_out is None else with_rows(grad_out)
     _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, *grads, alibi, lengths_q, lengths_k,
-                   max_q, max_k, 0, 0, dropout_state, layout, _stream(q), torch.get_num_threads())
+                   max_q, max_k, 0, 0, dropout_state, layout, stream(q), torch.get_num_threads())
     return grads
 
 
@@ -68,7 +68,8 @@ def with_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _stream(q: Tensor):
+def stream(q: Tensor):
+    """The current stream of q's GPU; None where the extension finds out by itself, or on the CPU."""
     if _STREAM_IS_KNOWN or not q.is_cuda:
         return None
     return torch.cuda.current_stream(q.device).cuda_stream

@@ -6,14 +6,21 @@ functions return (out, softmax_lse, S_dmask): LSE as (batch, heads, seqlen_q), p
 there is dropout, the probabilities (batch, heads, seqlen_q, seqlen_k), negative where dropped (else None).
 """
 
-import torch
-
 from tessera.compat.flash_attn._kvcache import flash_attn_with_kvcache
+from tessera.compat.flash_attn._passes import (
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _flash_attn_varlen_backward,
+    _flash_attn_varlen_forward,
+)
+from tessera.compat.flash_attn._probabilities import signed_probabilities
 from tessera.torch import attention, new_dropout_state
 
-Tensor = torch.Tensor
-
 __all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",
@@ -83,38 +90,4 @@ def _attention(q, k, v, packed, dropout_p, softmax_scale, causal, window_size, s
         return attention(q, k, v, dropout=dropout_p, **words)
     state = new_dropout_state(q.device) if dropout_p > 0 else None
     out, lse = attention(q, k, v, dropout=dropout_p, dropout_state=state, return_lse=True, **words)
-    return out, lse, _signed_probabilities(q, k, dropout_p, state, packed, words) if dropout_p > 0 else None
-
-
-@torch.no_grad()
-def _signed_probabilities(q, k, dropout_p, state, packed, words):
-    """The probabilities, (batch, heads, queries, keys), negative where dropped: attention with unit vectors as values,
-    with dropout and without. For looking at; it holds the N x N matrix."""
-    if not packed:
-        positions, keys = torch.arange(k.shape[1], device=k.device), k.shape[1]
-    else:
-        (lengths_q, lengths_k), (max_q, keys) = packed["lengths"], packed["max_lengths"]
-        _, positions = _places(lengths_k, k.shape[0])
-
-    def matrix(p):
-        parts = []
-        for first in range(0, keys, 256):  # the largest head_dim
-            columns = torch.arange(first, min(first + 256, keys), device=k.device)
-            unit = (positions[:, None] == columns).to(k.dtype)[:, None, :].expand(*k.shape[:-1], len(columns))
-            parts.append(attention(q, k, unit, dropout=p, dropout_state=state if p > 0 else None, **words))
-        return torch.cat(parts, dim=-1)
-
-    probabilities = matrix(0.0)
-    signed = torch.where(matrix(dropout_p) == 0, -probabilities, probabilities)
-    if not packed:
-        return signed.transpose(1, 2)
-    result = signed.new_zeros(len(lengths_q) - 1, max_q, *signed.shape[1:])
-    result[_places(lengths_q, q.shape[0])] = signed
-    return result.transpose(1, 2)
-
-
-def _places(lengths, total):
-    """For each packed token its sequence, and its position in it."""
-    tokens = torch.arange(total, device=lengths.device)
-    sequence = torch.searchsorted(lengths[1:].contiguous(), tokens, right=True)
-    return sequence, tokens - lengths[sequence]
+    return out, lse, signed_probabilities(q, k, dropout_p, state, packed, words) if dropout_p > 0 else None
