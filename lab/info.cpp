@@ -12,6 +12,7 @@
 #include "lab/machine.h"
 #include "lab/options.h"
 #include "lab/parse.h"
+#include "lab/results.h"
 #include "lab/table.h"
 #include "lab/terminal.h"
 #include "lab/units.h"
@@ -39,8 +40,13 @@ nlohmann::ordered_json info_json() {
                            {"features", kernel.features},
                            {"missing", kernel.missing}});
   }
-  return {{"version", version()}, {"machine", machine_text()}, {"available_memory_bytes", available_memory()},
-          {"build", build},       {"devices", device_list},    {"kernels", kernel_list}};
+  return {{"version", version()},
+          {"commit", commit_text()},
+          {"machine", machine_text()},
+          {"available_memory_bytes", available_memory()},
+          {"build", build},
+          {"devices", device_list},
+          {"kernels", kernel_list}};
 }
 
 // Every feature that any kernel has or lacks, in the order in which the library names them.
@@ -95,7 +101,7 @@ int run_info(bool json) {
   }
   const bool color = use_color(stdout);
   auto heading = [&](const char* text) { return "\n" + colored(text, Color::bold, color) + "\n"; };
-  std::string text = fmt::format("tessera {}\n", version());
+  std::string text = fmt::format("tessera {} ({})\n", version(), commit_text());
   text += heading("Build");
   for (const std::string& line : split(build_info(), '\n')) {
     if (!line.empty()) text += "  " + wrap(line, kWidestLine, 2) + "\n";

@@ -18,9 +18,9 @@ namespace {
 using nlohmann::json;
 
 // Algorithms keep their colour in every figure.
-constexpr std::array kAlgorithms = {"standard",  "flash1",       "flash2",         "hopper",
-                                    "minimal",   "block_sparse", "sparse_strided", "sparse_fixed",
-                                    "linformer", "flash",        "megatron",       "automatic"};
+constexpr std::array kAlgorithms = {"standard",     "flash1",         "flash2",       "hopper",    "minimal",
+                                    "block_sparse", "sparse_strided", "sparse_fixed", "linformer", "flash",
+                                    "megatron",     "automatic",      "sdpa"};
 
 double largest_of(const Rows& rows, const std::string& field) {
   double largest = 0;

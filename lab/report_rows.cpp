@@ -43,6 +43,7 @@ constexpr std::array kDistinctions = {"run",
                                       "threads",
                                       "optimizer",
                                       "compiled",
+                                      "deterministic",
                                       "memory_budget_bytes"};
 
 // Tiles and threads are the library's choice.

@@ -163,7 +163,7 @@ def test_info():
 def test_info_json():
     info = json.loads(succeed("info", "--json"))
     assert info["devices"][0]["device"] == "cpu"
-    assert info["available_memory_bytes"] > 0
+    assert info["available_memory_bytes"] > 0 and info["commit"]
     kernels = {(kernel["name"], kernel["direction"]) for kernel in info["kernels"]}
     for name in ("cpu.standard", "cpu.flash2"):
         assert {(name, "forward"), (name, "backward")} <= kernels

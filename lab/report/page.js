@@ -8,7 +8,7 @@
   }
   const root = document.documentElement;
   const dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3], [4, 6], [14, 4]];
-  const colorCount = 12;  // --c0 to --c11
+  const colorCount = 13;  // --c0 to --c12
   const shapes = ["circle", "rect", "triangle", "rectRot", "star", "crossRot"];
   const words = {out_of_memory: "out of memory", no_value: "nothing recorded", zero: "zero"};
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();

@@ -173,15 +173,16 @@ def test_processes_are_stopped(patient):
 # --- models -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["flash", "sdpa"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_both_attentions_are_the_same_function(causal):
+def test_all_attentions_are_the_same_function(causal, kind):
     torch.manual_seed(1)
     standard = Attention("standard", 128, 2, causal=causal)
-    flash = Attention("flash", 128, 2, causal=causal)
-    flash.load_state_dict(standard.state_dict())
+    other = Attention(kind, 128, 2, causal=causal)
+    other.load_state_dict(standard.state_dict())
     x = torch.randn(2, 100, 128)
     results = []
-    for module in (standard, flash):
+    for module in (standard, other):
         out = module(x)
         out.square().sum().backward()
         results.append((out.detach(), *(parameter.grad for parameter in module.parameters())))

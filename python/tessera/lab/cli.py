@@ -114,7 +114,7 @@ def add_training(commands):
     parser.add_argument("--width", metavar="LIST", help="widths of the model, multiples of 64 [by size]")
     parser.add_argument("--depth", metavar="LIST", help="layers [by size]")
     parser.add_argument("--batch", metavar="N", default="1", help="sequences in a step [1]")
-    parser.add_argument("--attention", metavar="LIST", default="standard,flash", help="[standard,flash]")
+    parser.add_argument("--attention", metavar="LIST", default="standard,flash", help="also sdpa, PyTorch's own [standard,flash]")
     parser.add_argument("--optimizer", metavar="NAME", default="none", help="none (as in S2) or adamw [none]")
     parser.add_argument("--causal", action="store_true", help="hide later positions [no]")
     parser.add_argument("--memory-budget", metavar="SIZE", help="for a model and its training; 22GiB is an L4 [by size]")
@@ -128,7 +128,7 @@ def add_gpt(commands):
     )  # fmt: skip
     add_common(parser, sizes=False)
     parser.add_argument("--preset", metavar="NAME", help="gpt2-small, small or tiny [small on a CPU; with --quick tiny]")
-    parser.add_argument("--attention", metavar="LIST", help="[standard,flash,block_sparse]")
+    parser.add_argument("--attention", metavar="LIST", help="also sdpa, PyTorch's own [standard,flash,block_sparse]")
     parser.add_argument("--data", metavar="DIR", help="folder of text files [Python's standard library]")
     for option, what in (
         ("batch", "sequences at a time"), ("accumulation", "batches in a step"), ("sequence", "tokens in a sequence"),
@@ -141,6 +141,8 @@ def add_gpt(commands):
     parser.add_argument("--checkpoint-every", metavar="N", help="steps between checkpoints [as evaluations]")
     parser.add_argument("--compile", dest="compiled", action=argparse.BooleanOptionalAction,
                         help="torch.compile the model [of the preset, on a GPU]")  # fmt: skip
+    parser.add_argument("--deterministic", action=argparse.BooleanOptionalAction, default=True,
+                        help="the same bits in every run, also on a GPU, where it costs time [yes]")  # fmt: skip
     parser.add_argument("--generate", metavar="PROMPT", help="text after PROMPT from the checkpoint in --out; no training")
     parser.add_argument("--tokens", metavar="N", default="100", help="tokens to generate [100]")
     parser.add_argument("--temperature", metavar="X", default="0.8", help="0 takes the likeliest token [0.8]")
@@ -208,7 +210,7 @@ def read_gpt(options):
     usual = "tiny" if options.quick else "small" if on_cpu else "gpt2-small"
     options.preset = names("--preset", options.preset or usual, list(gpt.PRESETS))[0]
     options.attention_given = options.attention is not None
-    options.attention = names("--attention", options.attention or ",".join(ATTENTIONS), ATTENTIONS)
+    options.attention = names("--attention", options.attention or "standard,flash,block_sparse", ATTENTIONS)
     for name in ("batch", "accumulation", "sequence", "steps", "warmup", "evaluate_every", "checkpoint_every"):
         text = getattr(options, name)
         setattr(options, name, None if text is None else number(f"--{name.replace('_', '-')}", text))

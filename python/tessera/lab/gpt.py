@@ -50,7 +50,8 @@ def fields_of(config, options, attention, dtype):
         "batch": config.batch * config.accumulation, "q_length": config.sequence, "k_length": config.sequence,
         "q_heads": config.heads, "kv_heads": config.heads, "qk_dim": head_dim, "v_dim": head_dim,
         "embedding": config.width, "depth": config.depth, "mask": "causal", "dropout": config.dropout,
-        "optimizer": "adam", "compiled": config.compiled, "seed": options.seed,
+        "optimizer": "adam", "compiled": config.compiled, "deterministic": options.deterministic,
+        "seed": options.seed,
     }  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def run(options, results, progress, interrupt, device):
         one = Run(fields, steps, (index, len(options.attention)), results, progress)
         arguments = {
             "config": asdict(config), "attention": attention, "corpus": str(corpus.folder), "device": device,
-            "dtype": options.dtype, "seed": options.seed, "steps": steps, "checkpoint": str(checkpoint),
+            "dtype": options.dtype, "seed": options.seed, "deterministic": options.deterministic, "steps": steps, "checkpoint": str(checkpoint),
             "resume": options.resume, "checkpoint_every": options.checkpoint_every or config.evaluate_every,
         }  # fmt: skip
         try:

@@ -142,10 +142,12 @@ def warm_up(attention, device, dtype):
     torch.optim.Adam(model.parameters()).step()
 
 
-def train(link, config, attention, corpus, device, dtype, seed, steps, checkpoint, resume, checkpoint_every):
+def train(link, config, attention, corpus, device, dtype, seed, deterministic, steps, checkpoint, resume, checkpoint_every):
     """The task of a process. Reports progress and a row at every evaluation; returns whether it was stopped."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on a GPU that repeat bit for bit
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on a GPU that repeat bit for bit
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a help for debugging that costs time
     warm_up(attention, device, dtype)
     meter = meter_of(device)
     meter.forget_peak()

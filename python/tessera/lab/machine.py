@@ -1,6 +1,7 @@
 """Where a run takes place: the machine, the commit, the device and the memory it offers."""
 
 import functools
+import json
 import os
 import pathlib
 import re
@@ -14,15 +15,11 @@ UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, 
 
 def machine_text():
     """The machine in the words of `tessera lab`: "AMD EPYC 9B45, 2 CPUs, Linux 6.1.0 x86_64"."""
-    processor = "unknown CPU"
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            name, colon, value = line.partition(":")
-            if colon and name.strip() == "model name":
-                processor = value.strip()
-                break
+    known = command_info().get("machine")
+    if known:
+        return known
     system = os.uname()
-    return f"{processor}, {len(os.sched_getaffinity(0))} CPUs, {system.sysname} {system.release} {system.machine}"
+    return f"{system.machine} CPU, {len(os.sched_getaffinity(0))} CPUs, {system.sysname} {system.release} {system.machine}"
 
 
 def version_text():
@@ -34,11 +31,10 @@ def version_text():
 
 @functools.cache
 def commit_text():
-    """The commit these sources belong to, "-dirty" appended when files had changed; "unknown" outside a repository."""
-    import tessera
-
-    built = getattr(tessera, "__commit__", None)
-    if built:
+    """The commit that the library was built from, or these sources belong to, "-dirty" appended when files had changed;
+    "unknown" where neither can be told."""
+    built = command_info().get("commit")
+    if built and built != "unknown":
         return built
     source = pathlib.Path(__file__).resolve()
 
@@ -107,6 +103,17 @@ def available_memory(device):
     except (OSError, ValueError):  # no control group, or "max": no limit
         pass
     return available
+
+
+@functools.cache
+def command_info():
+    """What `tessera info` says; nothing where the command is missing."""
+    command = tessera_command()
+    try:
+        done = subprocess.run([*command, "info", "--json"], capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(done.stdout)
+    except (TypeError, OSError, ValueError, subprocess.SubprocessError):
+        return {}
 
 
 def tessera_command():

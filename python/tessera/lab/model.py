@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-ATTENTIONS = ("standard", "flash", "block_sparse")
+ATTENTIONS = ("standard", "flash", "block_sparse", "sdpa")
 
 
 def standard_attention(q, k, v, *, causal, dropout):
@@ -27,6 +27,11 @@ def flash_attention(q, k, v, *, causal, dropout, block_mask=None):
     from tessera.torch import attention
 
     return attention(q, k, v, causal=causal, dropout=dropout, block_mask=block_mask, layout="bhsd")
+
+
+def torch_attention(q, k, v, *, causal, dropout):
+    """The same by PyTorch's scaled_dot_product_attention, with the backend that it chooses."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
 
 
 def block_mask_of(sequence, block_size):
@@ -57,8 +62,9 @@ class Attention(nn.Module):
         batch, sequence, width = x.shape
         q, k, v = self.qkv(x).view(batch, sequence, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        if self.kind == "standard":
-            out = standard_attention(q, k, v, causal=self.causal, dropout=dropout)
+        if self.kind in ("standard", "sdpa"):
+            attention = standard_attention if self.kind == "standard" else torch_attention
+            out = attention(q, k, v, causal=self.causal, dropout=dropout)
         else:
             mask = self.block_mask(sequence)
             out = flash_attention(q, k, v, causal=self.causal, dropout=dropout, block_mask=mask)

@@ -32,7 +32,7 @@ LAB_FIELDS = {
     "measured_traffic_bytes": None, "measured_traffic_note": "not measured: no counters are read",
 }  # fmt: skip
 TRAINING_FIELDS = dict.fromkeys((
-    "torch", "preset", "depth", "parameters", "optimizer", "compiled", "step", "tokens", "loss", "train_loss",
+    "torch", "preset", "depth", "parameters", "optimizer", "compiled", "deterministic", "step", "tokens", "loss", "train_loss",
     "learning_rate", "train_seconds", "tokens_per_second", "peak_bytes", "memory_used_bytes", "time_saved_percent",
     "memory_saved_percent",
 ))  # fmt: skip
@@ -41,7 +41,8 @@ FIELDS = LAB_FIELDS | TRAINING_FIELDS
 # What identifies a measurement; known before it is made.
 KEY_FIELDS = (
     "experiment", "scale", "algorithm", "direction", "dtype", "batch", "q_length", "k_length", "q_heads", "qk_dim",
-    "embedding", "mask", "dropout", "seed", "memory_budget_bytes", "preset", "depth", "optimizer", "compiled", "step",
+    "embedding", "mask", "dropout", "seed", "memory_budget_bytes", "preset", "depth", "optimizer", "compiled",
+    "deterministic", "step",
 )  # fmt: skip
 
 # In these all rows of a file agree.

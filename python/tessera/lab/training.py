@@ -13,7 +13,7 @@ from tessera.lab.memory import meter_of
 from tessera.lab.progress import bytes_text, time_text
 from tessera.lab.rows import timing_fields
 
-ATTENTIONS = ("standard", "flash")
+ATTENTIONS = ("standard", "flash", "sdpa")
 OPTIMIZERS = ("none", "adamw")
 DIRECTIONS = {"none": "forward + backward", "adamw": "forward + backward + optimiser"}
 HEAD_DIM = 64
