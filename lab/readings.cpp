@@ -84,7 +84,9 @@ Relation relation(const Figure& figure, double value, double base) {
       return {fmt::format("at {} the error", times(ratio)), "of"};
     case Measure::memory:
       if (ratio < 1 && !same) {
-        return {fmt::format("at 1/{} of the {}", significant(1 / ratio, ratio > 0.1 && ratio < 0.9 ? 2 : 3), what), "of"};
+        return {fmt::format("at 1/{} of the {}", significant(1 / ratio, ratio > 0.1 && ratio < 0.9 ? 2 : 3),
+                            what),
+                "of"};
       }
       break;
     case Measure::rate:
