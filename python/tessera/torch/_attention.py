@@ -116,7 +116,7 @@ def attention(
     call = (options(*description, block_mask), order, max_q, max_k)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (bias is not None and bias.requires_grad)):
-        return _operators.Attention.apply(call, return_lse, *tensors)
+        return _operators.Attention.apply(call, tensors[4:], return_lse, q, k, v, bias)
     out, lse = _calls.forward(*call, *tensors, return_lse)
     return (out, lse) if return_lse else out
 

@@ -24,43 +24,69 @@ def empty_rows(like: Tensor) -> Tensor:
 
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
     """Where attention's output goes: in the memory order of q, as PyTorch's own attention does."""
-    if v.size(-1) == q.size(-1):
+    if v.shape[-1] == q.shape[-1]:
         return empty_rows(q)
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
 def empty_lse(q: Tensor, layout: int) -> Tensor:
     """Where the LSE goes: ([batch,] heads, queries), in the type that the library accumulates in."""
-    heads, queries = (q.size(-3), q.size(-2)) if layout == _core.HEADS_FIRST else (q.size(-2), q.size(-3))
-    shape = (q.size(0), heads, queries) if q.dim() == 4 else (heads, queries)
+    *batch, first, second, _ = q.shape
+    shape = (*batch, first, second) if layout == _core.HEADS_FIRST else (*batch, second, first)
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(shape) if q.dtype == dtype else q.new_empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype, device=q.device)
 
 
 def forward(description, layout, max_q, max_k, q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state,
             want_lse=True):
     """Output and LSE (None unless wanted). Inputs are taken as they lie unless head_dim is not contiguous."""
-    q, k, v = with_rows(q), with_rows(k), with_rows(v)
-    if bias is not None:
-        bias = with_rows(bias)
-    out = empty_output(q, v)
+    out = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else empty_output(q, v)
     lse = empty_lse(q, layout) if want_lse else None
-    _core.forward(description, q, k, v, bias, out, lse, alibi, lengths_q, lengths_k, max_q, max_k, 0, 0,
-                  dropout_state, layout, stream(q), torch.get_num_threads())
+    try:
+        _core.forward(description, q, k, v, bias, out, lse, alibi, lengths_q, lengths_k, max_q, max_k, 0, 0,
+                      dropout_state, layout, stream(q), torch.get_num_threads())
+    except ValueError:
+        # Asking every tensor for its strides first would take a tenth of a small call; so the library is asked.
+        fitting = fit(q, k, v, bias, out)
+        if fitting is None:
+            raise
+        return forward(description, layout, max_q, max_k, *fitting, alibi, lengths_q, lengths_k, dropout_state,
+                       want_lse)
     return out, lse
 
 
 def backward(description, layout, max_q, max_k, grad_out, grad_lse, out, lse, needs, q, k, v, bias, alibi, lengths_q,
              lengths_k, dropout_state):
     """The gradients of q, k, v and bias; None where `needs` says so. A missing `grad_out` counts as zero."""
-    grads = [empty_rows(tensor) if needed else None for tensor, needed in zip((q, k, v, bias), needs)]
-    q, k, v = with_rows(q), with_rows(k), with_rows(v)
-    if bias is not None:
-        bias = with_rows(bias)
+    need_q, need_k, need_v, need_bias = needs
+    grad_q = torch.empty_like(q) if need_q else None
+    grad_k = torch.empty_like(k) if need_k else None
+    grad_v = torch.empty_like(v) if need_v else None
+    grad_bias = torch.empty_like(bias) if need_bias else None
     grad_out = torch.zeros_like(out) if grad_out is None else with_rows(grad_out)
-    _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, *grads, alibi, lengths_q, lengths_k,
-                   max_q, max_k, 0, 0, dropout_state, layout, stream(q), torch.get_num_threads())
-    return grads
+    try:
+        _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grad_q, grad_k, grad_v, grad_bias,
+                       alibi, lengths_q, lengths_k, max_q, max_k, 0, 0, dropout_state, layout, stream(q),
+                       torch.get_num_threads())
+    except ValueError:
+        fitting = fit(q, k, v, bias, grad_q, grad_k, grad_v, grad_bias)
+        if fitting is None:
+            raise
+        return backward(description, layout, max_q, max_k, grad_out, grad_lse, out, lse, needs, *fitting, alibi,
+                        lengths_q, lengths_k, dropout_state)
+    return grad_q, grad_k, grad_v, grad_bias
+
+
+def fit(q, k, v, bias, *outputs):
+    """q, k, v and bias with contiguous last dimensions, or None if they and what was made like them have that already:
+    then it is not what was wrong."""
+    inputs = (q, k, v, bias)
+    fitting = tuple(None if x is None else with_rows(x) for x in inputs)
+    if any(a is not b for a, b in zip(inputs, fitting)):
+        return fitting
+    if any(x is not None and x.shape[-1] > 1 and x.stride(-1) != 1 for x in outputs):  # inputs that overlap themselves
+        return tuple(None if x is None else x.contiguous() for x in inputs)
+    return None
 
 
 def with_rows(tensor: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ def scaled_dot_product_attention(
                                                   enable_gqa=enable_gqa)
     q, k, v = query.shape, key.shape, value.shape
     batch = None
-    if not (len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0] and k[1] == v[1]
-            and (q[1] == k[1] or enable_gqa)):
+    if not (len(q) == 4 and (q == k == v or len(k) == len(v) == 4 and q[0] == k[0] == v[0] and k[1] == v[1]
+                             and (q[1] == k[1] or enable_gqa))):
         rank = max(len(q), len(k), len(v))
         query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
     bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
