@@ -49,12 +49,12 @@ needs_standard = pytest.mark.skipif(
 
 def test_help_names_every_command():
     text = succeed("--help")
-    for command in ("info", "explain", "bench", "lab", "peak", "verify", "report"):
+    for command in ("info", "explain", "bench", "lab", "peak", "verify", "report", "fit"):
         assert re.search(rf"^  {command}\s", text, re.MULTILINE), command
     assert "Exit codes" in text
 
 
-@pytest.mark.parametrize("command", ["info", "explain", "bench", "lab", "peak", "verify", "report"])
+@pytest.mark.parametrize("command", ["info", "explain", "bench", "lab", "peak", "verify", "report", "fit"])
 def test_help_of_a_command_has_options_defaults_and_examples(command):
     text = succeed(command, "--help")
     assert f"Usage: tessera {command} [OPTIONS]" in text
