@@ -1,13 +1,13 @@
 #include "lab/options.h"
 
-#include "cuda/host/devices.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <utility>
+
+#include "cuda/host/devices.h"
 
 namespace tessera::lab {
 namespace {
