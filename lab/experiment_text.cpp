@@ -8,6 +8,7 @@
 #include "lab/contests.h"
 #include "lab/experiments.h"
 #include "lab/rows.h"
+#include "lab/studies.h"
 #include "lab/table.h"
 
 namespace tessera::lab {
@@ -184,6 +185,10 @@ std::string list_text(const std::vector<Experiment>& all) {
   for (const Experiment& experiment : all) {
     text += fmt::format("{}  {}\n", pad(experiment.name, width, Justify::left),
                         wrap(experiment.question, kWidestLine, width + 2));
+  }
+  text += "\n" + wrap(kStudiesPreface, kWidestLine, 0) + "\n";
+  for (const Study& study : studies()) {
+    text += "- " + wrap(fmt::format("{}: {}", study.name, study.what), kWidestLine, 2) + "\n";
   }
   return text;
 }

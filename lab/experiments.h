@@ -67,7 +67,7 @@ struct Experiment {
   std::string name;
   std::string title;
   std::string question;  // what it answers, one sentence
-  std::string origin;    // the studies and figures it comes from
+  std::string origin;    // the studies (lab/studies.h) and figures it comes from, in words
   std::vector<Part> parts;
   std::vector<Figure> figures;
   Scaled<std::string> memory_budget{};  // when none is asked for, as in "15GiB"; empty: what the device has
@@ -84,7 +84,7 @@ std::vector<const Experiment*> find_experiments(const std::vector<std::string>& 
 // that the device has, but for the teaching kernel.
 Sweep sweep_of(const Part& part, const BenchText& text, Device device);
 
-// `--list`: a line for each experiment, or everything about one.
+// `--list`: a line for each experiment and the studies behind them, or everything about one.
 std::string list_text(const std::vector<Experiment>& all);
 std::string describe(const Experiment& experiment);
 

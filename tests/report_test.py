@@ -100,6 +100,18 @@ def test_page_links_to_the_rows(page):
         assert (page.parent / link).resolve().exists(), link
 
 
+def test_origins_are_words_and_explained_once(page):
+    text = page.read_text().split('<script type="application/json"')[0]
+    origins = re.findall(r'<p class="origin">After (.*)\.</p>', text)
+    assert len(origins) == text.count("<section id=") > 0
+    assert not re.search(r"\bS[0-9]\b", text)
+    assert text.count('id="studies"') == 1
+    explained = re.findall(r"<li><b>(.*?)</b>: ", text[text.index('id="studies"') :])
+    assert len(explained) == 5
+    for origin in origins:
+        assert any(study in origin for study in explained), origin
+
+
 def test_every_figure_has_a_reading_and_its_rows(page):
     experiments = json.loads((DATA / "experiments.json").read_text())["experiments"]
     figures = sum(len(experiment["figures"]) for experiment in experiments)
