@@ -233,6 +233,8 @@ void compare_with_bound(const Figure& figure, const Panel& panel, const Group& g
   }
 }
 
+}  // namespace
+
 void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
   for (const Series* series : group) {
     std::vector<std::size_t> places;
@@ -248,8 +250,6 @@ void describe_missing(const Figure& figure, const Group& group, Sentences& sente
         fmt::format("{} runs out of memory {}{}.", series->primary, at(figure, places.front()), more));
   }
 }
-
-}  // namespace
 
 Sentences sentences_about(const Figure& figure, const Panel& panel, const Group& group) {
   Sentences sentences;
@@ -282,6 +282,66 @@ void compare_contexts(const Figure& figure, const Group& group, const Group& fir
                                              static_cast<std::ptrdiff_t>(relations.size());
   if (alike) parts = {"each is " + relations.front()};
   sentences.push_back(fmt::format("Compared with {}, {}: {}.", context, at(figure, *place), listed(parts)));
+}
+
+namespace {
+
+// The value of a table's column for one of its series at a place.
+std::optional<double> column_value(const Figure& column, const Panel& panel, const Series& series,
+                                   std::size_t x) {
+  for (const Panel& other : column.panels) {
+    for (const Series& same : other.series) {
+      if (other.title == panel.title && same.name == series.name) return value_at(same, x);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void compare_columns(const std::vector<const Figure*>& columns, const Panel& panel, const Group& group,
+                     Sentences& sentences) {
+  const Figure& first = *columns.front();
+  const Series& base = *baseline_of(group);
+  Group others = group;
+  std::erase(others, &base);
+  auto compare_at = [&](std::size_t x) {
+    auto value = [&](const Figure& column, const Series& series) {
+      return column_value(column, panel, series, x).value_or(0);
+    };
+    std::stable_sort(others.begin(), others.end(), [&](const Series* a, const Series* b) {
+      return more_is_better(first) ? value(first, *a) > value(first, *b)
+                                   : value(first, *a) < value(first, *b);
+    });
+    for (const Series* series : others) {
+      std::vector<std::string> parts, alike;
+      for (const Figure* column : columns) {
+        const double mine = value(*column, *series), theirs = value(*column, base);
+        if (mine <= 0 || theirs <= 0) continue;
+        const bool same = std::fabs(mine / theirs - 1) < kSame;
+        const Relation to = relation(*column, mine, theirs);
+        const std::string both = same ? fmt::format("({})", quantity_text(column->y, mine))
+                                      : fmt::format("({} against {})", quantity_text(column->y, mine),
+                                                    quantity_text(column->y, theirs));
+        if (column == &first) {
+          parts.push_back(
+              fmt::format("{} {} {} {} {}", to.text, to.preposition, base.primary, at(first, x), both));
+        } else {
+          (same ? alike : parts).push_back(fmt::format("{} {}", to.text, both));
+        }
+      }
+      parts.insert(parts.end(), alike.begin(), alike.end());
+      if (!parts.empty() && value(first, *series) > 0 && value(first, base) > 0)
+        sentences.push_back(fmt::format("{} is {}.", series->primary, listed(parts)));
+    }
+  };
+  if (!first.x.numeric) {
+    for (std::size_t x = 0; x < first.x.labels.size(); ++x) compare_at(x);
+  }
+  // A numeric axis may be long: what it comes to is at its end, or where the last pair was measured.
+  for (std::size_t x = first.x.numeric ? first.x.labels.size() : 0; x > 0 && sentences.empty(); --x) {
+    compare_at(x - 1);
+  }
 }
 
 void read_cells(const Figure& figure, const Panel& panel, Sentences& sentences) {

@@ -18,6 +18,37 @@ void add(std::vector<Reading>& all, Reading reading) {
   if (!reading.sentences.empty()) all.push_back(std::move(reading));
 }
 
+std::size_t measured_points(const Figure& figure) {
+  std::size_t count = 0;
+  for (const Panel& panel : figure.panels) {
+    for (const Series& series : panel.series) {
+      for (const Mark& mark : series.marks) count += mark.y && !series.theory ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+bool telling(const Figure& column) {
+  const bool bound = column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
+  return (column.y.measure != Measure::other || column.y.field == "flops") && !bound &&
+         measured_points(column) > 0;
+}
+
+// The columns of a table with times that are worth a word, the times first; none for other figures. What such a table is
+// about is said in one sentence, not in one for each column: how much faster, and what it took.
+std::vector<const Figure*> columns_beside_times(const Figure& figure) {
+  std::vector<const Figure*> columns;
+  if (figure.spec.kind != FigureKind::table) return columns;
+  if (telling(figure)) columns.push_back(&figure);
+  for (const Figure& column : figure.columns) {
+    if (telling(column)) columns.push_back(&column);
+  }
+  std::stable_partition(columns.begin(), columns.end(),
+                        [](const Figure* column) { return column->y.measure == Measure::time; });
+  if (columns.empty() || columns.front()->y.measure != Measure::time) columns.clear();
+  return columns;
+}
+
 void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& all) {
   if (figure.spec.kind == FigureKind::heatmap) {
     Reading reading{panel.title, {}};
@@ -34,7 +65,13 @@ void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& 
     found->second.push_back(&series);
   }
   for (const auto& [rest, group] : groups) {
-    Reading reading{panel.title, sentences_about(figure, panel, group)};
+    Reading reading{panel.title, {}};
+    if (const auto columns = columns_beside_times(figure); !columns.empty()) {
+      compare_columns(columns, panel, group, reading.sentences);
+      describe_missing(*columns.front(), group, reading.sentences);
+    } else {
+      reading.sentences = sentences_about(figure, panel, group);
+    }
     if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
     if (&group != &groups.front().second) {
       compare_contexts(figure, group, groups.front().second, groups.front().first, reading.sentences);
@@ -54,16 +91,6 @@ std::optional<double> fitted_slope(const std::vector<std::pair<double, double>>&
   }
   if (points.size() < 3 || square <= 0) return std::nullopt;
   return product / square;
-}
-
-std::size_t measured_points(const Figure& figure) {
-  std::size_t count = 0;
-  for (const Panel& panel : figure.panels) {
-    for (const Series& series : panel.series) {
-      for (const Mark& mark : series.marks) count += mark.y && !series.theory ? 1 : 0;
-    }
-  }
-  return count;
 }
 
 }  // namespace
@@ -89,10 +116,7 @@ std::vector<Reading> readings(const Figure& figure) {
   std::vector<Reading> all;
   for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
   for (const Figure& column : figure.columns) {
-    const bool telling = column.y.measure != Measure::other || column.y.field == "flops";
-    const bool bound =
-        column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
-    if (!telling || bound || measured_points(column) == 0) continue;
+    if (!telling(column) || !columns_beside_times(figure).empty()) continue;
     for (Reading& reading : readings(column)) all.push_back(std::move(reading));
   }
   if (all.empty()) {
