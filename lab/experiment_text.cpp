@@ -167,6 +167,13 @@ std::vector<const Experiment*> find_experiments(const std::vector<std::string>& 
   return chosen;
 }
 
+bool shows(const Experiment& experiment, const std::string& field) {
+  return std::any_of(experiment.figures.begin(), experiment.figures.end(), [&](const Figure& figure) {
+    const std::vector<std::string> fields = fields_of(figure);
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  });
+}
+
 Sweep sweep_of(const Part& part, const BenchText& text, Device device) {
   ProblemOptions options = read_options(part.common + " " + text);
   if (options.dtype.empty()) options.dtype = {device.type == DeviceType::cpu ? "fp32" : "fp16"};

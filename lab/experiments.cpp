@@ -239,12 +239,13 @@ Experiment block_size() {
           .figures = {
               {.kind = kLines, .title = "Time", .x = "requested_block_k", .y = "median_ms", .log_x = true},
               {.kind = kLines,
-               .title = "Memory traffic by theory",
+               .title = "Memory traffic: theory, prediction, measurement",
                .x = "requested_block_k",
                .y = "tile_traffic_bytes",
                .log_x = true,
                .log_y = true,
-               .bounds = {"bound_traffic_bytes", "standard_traffic_bytes", "minimum_traffic_bytes"}}}};
+               .bounds = {"bound_traffic_bytes", "standard_traffic_bytes", "minimum_traffic_bytes",
+                          "predicted_traffic_bytes", "measured_traffic_bytes"}}}};
 }
 
 Experiment sparsity() {

@@ -80,6 +80,9 @@ const std::vector<Experiment>& experiments();
 // Those of these names, in the order above, none twice; no names: all. Throws UsageError.
 std::vector<const Experiment*> find_experiments(const std::vector<std::string>& names);
 
+// Whether one of its figures draws a field of the rows.
+bool shows(const Experiment& experiment, const std::string& field);
+
 // A sweep of a part. Without --dtype: fp32 on the CPU, fp16 on a GPU, as in the studies; without --algorithm: every one
 // that the device has, but for the teaching kernel.
 Sweep sweep_of(const Part& part, const BenchText& text, Device device);
