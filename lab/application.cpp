@@ -109,6 +109,7 @@ void declare(CLI::App& application, Action& action) {
   add_peak(application, action);
   add_verify(application, action);
   add_report(application, action);
+  add_fit(application, action);
 }
 
 }  // namespace

@@ -20,5 +20,6 @@ void add_lab(CLI::App& application, Action& action);
 void add_peak(CLI::App& application, Action& action);
 void add_verify(CLI::App& application, Action& action);
 void add_report(CLI::App& application, Action& action);
+void add_fit(CLI::App& application, Action& action);
 
 }  // namespace tessera::lab

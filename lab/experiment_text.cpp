@@ -8,6 +8,7 @@
 #include "lab/contests.h"
 #include "lab/experiments.h"
 #include "lab/rows.h"
+#include "lab/studies.h"
 #include "lab/table.h"
 
 namespace tessera::lab {
@@ -197,6 +198,13 @@ std::vector<const Experiment*> find_own_experiments(const std::vector<std::strin
   return chosen;
 }
 
+bool shows(const Experiment& experiment, const std::string& field) {
+  return std::any_of(experiment.figures.begin(), experiment.figures.end(), [&](const Figure& figure) {
+    const std::vector<std::string> fields = fields_of(figure);
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  });
+}
+
 Sweep sweep_of(const Part& part, const BenchText& text, Device device) {
   ProblemOptions options = read_options(part.common + " " + text);
   if (options.dtype.empty()) options.dtype = {device.type == DeviceType::cpu ? "fp32" : "fp16"};
@@ -215,6 +223,10 @@ std::string list_text(const std::vector<Experiment>& all) {
   for (const Experiment& experiment : all) {
     text += fmt::format("{}  {}\n", pad(experiment.name, width, Justify::left),
                         wrap(experiment.question, kWidestLine, width + 2));
+  }
+  text += "\n" + wrap(kStudiesPreface, kWidestLine, 0) + "\n";
+  for (const Study& study : studies()) {
+    text += "- " + wrap(fmt::format("{}: {}", study.name, study.what), kWidestLine, 2) + "\n";
   }
   return text;
 }

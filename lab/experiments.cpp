@@ -2,6 +2,8 @@
 // two cores cannot do.
 #include "lab/experiments.h"
 
+#include "lab/studies.h"
+
 namespace tessera::lab {
 namespace {
 
@@ -36,7 +38,7 @@ Experiment sequence() {
       .title = "Sequence length",
       .question =
           "How do time, speed and memory grow with the sequence, and from where on does flash attention win?",
-      .origin = "S0 figures 1, 2, 4 and 8; S1; S3 table",
+      .origin = study::kT4 + ", figures 1, 2, 4 and 8; " + study::kSweeps + "; " + study::kTables,
       .parts = {{.common = "--dim 64 --direction forward,backward",
                  .sweeps = {.quick = {"--heads 8 --seq 128..2k"},
                             .normal = {"--heads 8 --seq 128..4k"},
@@ -55,7 +57,7 @@ Experiment batch() {
   return {.name = "batch",
           .title = "Batch size",
           .question = "Is time linear in the batch, and from which batch on is the device busy?",
-          .origin = "S0 figure 3; S3 table",
+          .origin = study::kT4 + ", figure 3; " + study::kTables,
           .parts = {{.common = "--direction forward",
                      .sweeps = {.quick = {"--seq 256 --heads 8 --dim 64 --batch 1..8"},
                                 .normal = {"--seq 512 --heads 8 --dim 64 --batch 1..16"},
@@ -67,7 +69,7 @@ Experiment causal() {
   return {.name = "causal",
           .title = "Causal masks",
           .question = "Does a causal mask, which hides half of the matrix, save half of the time?",
-          .origin = "S0 figure 5; S3 table",
+          .origin = study::kT4 + ", figure 5; " + study::kTables,
           .parts = {{.common = "--causal no,yes",
                      .sweeps = {.quick = {"--heads 8 --dim 64 --seq 256..1024"},
                                 .normal = {"--heads 8 --dim 64 --seq 256..2048"},
@@ -86,7 +88,7 @@ Experiment heads() {
   return {.name = "heads",
           .title = "Heads at a fixed width",
           .question = "With the width of the model fixed, what do more and smaller heads cost?",
-          .origin = "S0 figure 6; S1; S3 table",
+          .origin = study::kT4 + ", figure 6; " + study::kSweeps + "; " + study::kTables,
           .parts = {{.common = "--direction forward",
                      .sweeps = {.quick = {"--seq 512 --heads 2 --dim 256", "--seq 512 --heads 4 --dim 128",
                                           "--seq 512 --heads 8 --dim 64", "--seq 512 --heads 16 --dim 32"},
@@ -103,7 +105,7 @@ Experiment embedding() {
   return {.name = "embedding",
           .title = "Width at a fixed number of heads",
           .question = "How do time, speed and memory grow with the width of the model?",
-          .origin = "S0 figure 7; S1; S3 table",
+          .origin = study::kT4 + ", figure 7; " + study::kSweeps + "; " + study::kTables,
           .parts = {{.common = "--direction forward",
                      .sweeps = {.quick = {"--seq 512 --heads 8 --dim 32..128"},
                                 .normal = {"--seq 1024 --heads 8 --dim 32..256"},
@@ -115,7 +117,7 @@ Experiment direction() {
   return {.name = "direction",
           .title = "Forward and backward",
           .question = "What does the backward pass cost beside the forward pass?",
-          .origin = "S0 figure 9",
+          .origin = study::kT4 + ", figure 9",
           .parts = {{.common = "--direction forward,backward",
                      .sweeps = {.quick = {"--heads 8 --dim 64 --batch 1,4 --seq 256,512"},
                                 .normal = {"--heads 8 --dim 64 --batch 1,4 --seq 256..1024"},
@@ -133,7 +135,7 @@ Experiment head_dim() {
   return {.name = "head_dim",
           .title = "Head dimension",
           .question = "Which head dimensions does each algorithm like?",
-          .origin = "S0 figure 10",
+          .origin = study::kT4 + ", figure 10",
           .parts = {{.common = "--direction forward",
                      .sweeps = {.quick = {"--seq 512 --heads 4 --dim 16..256"},
                                 .normal = {"--seq 1024 --heads 4 --dim 16..256"},
@@ -145,7 +147,7 @@ Experiment heatmap() {
   return {.name = "heatmap",
           .title = "Batch and sequence",
           .question = "Over batch and sequence together, where is each algorithm fast?",
-          .origin = "S0 figure 11",
+          .origin = study::kT4 + ", figure 11",
           .parts = {{.common = "--direction forward",
                      .sweeps = {.quick = {"--heads 4 --dim 64 --batch 1..4 --seq 128..1024"},
                                 .normal = {"--heads 8 --dim 64 --batch 1..8 --seq 128..1024"},
@@ -164,7 +166,7 @@ Experiment summary() {
       .name = "summary",
       .title = "All algorithms at one size",
       .question = "At one ordinary size, how fast is each algorithm in each direction?",
-      .origin = "S0 figure 12",
+      .origin = study::kT4 + ", figure 12",
       .parts = {{.common = "--direction forward,backward",
                  .sweeps = {.quick = {"--heads 8 --dim 64 --seq 1024"},
                             .normal = {"--heads 8 --dim 64 --seq 2048"},
@@ -176,7 +178,8 @@ Experiment out_of_memory() {
   return {.name = "out_of_memory",
           .title = "What fits",
           .question = "Which batches and sequences fit into a given memory with which algorithm?",
-          .origin = "S3 (out of memory as a result); S2 (the frontier); the T4 had 15 GiB",
+          .origin = study::kTables + ", where running out of memory is a result; " + study::kMinimal +
+                    ", its frontier of what fits",
           .parts = {{.common = "--dim 64 --direction forward,backward",
                      .sweeps = {.quick = {"--heads 4 --batch 1..4 --seq 256..2048"},
                                 .normal = {"--heads 8 --batch 1..8 --seq 256..2048"},
@@ -203,7 +206,7 @@ Experiment traffic() {
   return {.name = "traffic",
           .title = "Work, memory traffic and time",
           .question = "Flash attention computes more and is faster: is it because it moves less memory?",
-          .origin = "S4, the paper's table (66.6 to 75.2 GFLOP, 40.3 to 4.4 GB, 41.7 to 7.3 ms)",
+          .origin = study::kPaper + ", its table (66.6 to 75.2 GFLOP, 40.3 to 4.4 GB, 41.7 to 7.3 ms)",
           .parts = {{.common = "--seq 1024 --dim 64 --direction forward,backward",
                      .sweeps = {.quick = {"--heads 8"},
                                 .normal = {"--batch 2 --heads 16"},
@@ -227,7 +230,7 @@ Experiment block_size() {
           .title = "Tile size",
           .question =
               "How do traffic and time depend on the keys of a tile, and when does a larger one stop to pay?",
-          .origin = "S4, the paper's figure of block sizes",
+          .origin = study::kPaper + ", its figure of block sizes",
           .parts = {{.common = "--algorithm flash2 --dim 64 --direction forward",
                      .sweeps = {.quick = {"--heads 4 --seq 2048"},
                                 .normal = {"--heads 8 --seq 2048"},
@@ -236,12 +239,13 @@ Experiment block_size() {
           .figures = {
               {.kind = kLines, .title = "Time", .x = "requested_block_k", .y = "median_ms", .log_x = true},
               {.kind = kLines,
-               .title = "Memory traffic by theory",
+               .title = "Memory traffic: theory, prediction, measurement",
                .x = "requested_block_k",
                .y = "tile_traffic_bytes",
                .log_x = true,
                .log_y = true,
-               .bounds = {"bound_traffic_bytes", "standard_traffic_bytes", "minimum_traffic_bytes"}}}};
+               .bounds = {"bound_traffic_bytes", "standard_traffic_bytes", "minimum_traffic_bytes",
+                          "predicted_traffic_bytes", "measured_traffic_bytes"}}}};
 }
 
 Experiment sparsity() {
@@ -251,7 +255,7 @@ Experiment sparsity() {
   return {.name = "sparsity",
           .title = "Block-sparse attention",
           .question = "Is time proportional to the share of blocks that a block mask keeps?",
-          .origin = "S4, the paper's figure of sparsity",
+          .origin = study::kPaper + ", its figure of sparsity",
           .parts = {{.common = directions + "--algorithm flash2",
                      .sweeps = {.quick = {"--heads 4 --seq 2048" + masks + "64"},
                                 .normal = {"--heads 8 --seq 2048" + masks + "64"},
@@ -289,10 +293,9 @@ Experiment long_sequences() {
   return {.name = "long",
           .title = "Long sequences",
           .question = "Where do the curves of exact, sparse and approximate attention cross?",
-          .origin =
-              "S4, the paper's figure of long sequences; sparse patterns of the Sparse Transformer, "
-              "Linformer, and "
-              "on a GPU Megatron's fused softmax",
+          .origin = study::kPaper +
+                    ", its figure of long sequences; patterns of the Sparse Transformer, Linformer, and on a "
+                    "GPU Megatron's fused softmax",
           .parts = {part("", ""), fused,
                     part(" --algorithm flash2 --block-mask butterfly --block-size 128", "block_sparse"),
                     part(" --algorithm flash2 --block-mask strided:4 --block-size 64", "sparse_strided"),
@@ -323,7 +326,7 @@ Experiment minimal() {
       .name = "minimal",
       .title = "The teaching kernel",
       .question = "How far does a kernel of one page get beside the real ones?",
-      .origin = "S2, the minimal kernel (N = 512 on a T4: 0.17 ms against 0.78 ms)",
+      .origin = study::kMinimal + ": 0.17 ms against 0.78 ms at N = 512 on a T4",
       .parts = {{.common = common + "standard,flash2", .sweeps = lengths, .only_on = DeviceType::cpu},
                 {.common = common + "minimal",
                  .sweeps = lengths,
@@ -339,27 +342,28 @@ Experiment minimal() {
 }
 
 Experiment accuracy() {
-  return {.name = "accuracy",
-          .title = "Accuracy",
-          .question = "How far is each algorithm in each type from the exact result?",
-          .origin = "S2 (outputs compared), S4 (correctness tests)",
-          .parts = {{.common = "--direction forward --dim 64 --heads 4 --dtype fp32,fp16,bf16",
-                     .sweeps = {.quick = {"--seq 128,512"},
-                                .normal = {"--seq 128..1024"},
-                                .full = {"--seq 128..8k"}}}},
-          .figures = {{.kind = kLines,
-                       .title = "Error against fp64, root mean square",
-                       .x = "q_length",
-                       .y = "rms_error",
-                       .facets = {"dtype"},
-                       .log_x = true,
-                       .log_y = true},
-                      {.kind = kTable,
-                       .title = "Errors",
-                       .x = "",
-                       .y = "",
-                       .facets = {"dtype"},
-                       .columns = {"q_length", "max_error", "rms_error", "rms_reference", "sampled_rows"}}}};
+  return {
+      .name = "accuracy",
+      .title = "Accuracy",
+      .question = "How far is each algorithm in each type from the exact result?",
+      .origin = study::kMinimal + ", its comparison of outputs; " + study::kPaper + ", its correctness tests",
+      .parts = {{.common = "--direction forward --dim 64 --heads 4 --dtype fp32,fp16,bf16",
+                 .sweeps = {.quick = {"--seq 128,512"},
+                            .normal = {"--seq 128..1024"},
+                            .full = {"--seq 128..8k"}}}},
+      .figures = {{.kind = kLines,
+                   .title = "Error against fp64, root mean square",
+                   .x = "q_length",
+                   .y = "rms_error",
+                   .facets = {"dtype"},
+                   .log_x = true,
+                   .log_y = true},
+                  {.kind = kTable,
+                   .title = "Errors",
+                   .x = "",
+                   .y = "",
+                   .facets = {"dtype"},
+                   .columns = {"q_length", "max_error", "rms_error", "rms_reference", "sampled_rows"}}}};
 }
 
 }  // namespace

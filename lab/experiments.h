@@ -68,7 +68,7 @@ struct Experiment {
   std::string name;
   std::string title;
   std::string question;  // what it answers, one sentence
-  std::string origin;    // the studies and figures it comes from
+  std::string origin;    // the studies (lab/studies.h) and figures it comes from, in words
   std::vector<Part> parts;
   std::vector<Figure> figures;
   Scaled<std::string> memory_budget{};  // when none is asked for, as in "15GiB"; empty: what the device has
@@ -88,11 +88,14 @@ std::vector<const Experiment*> find_experiments(const std::vector<std::string>& 
 // The same of those that `tessera lab` measures itself. Throws UsageError for one that it does not.
 std::vector<const Experiment*> find_own_experiments(const std::vector<std::string>& names);
 
+// Whether one of its figures draws a field of the rows.
+bool shows(const Experiment& experiment, const std::string& field);
+
 // A sweep of a part. Without --dtype: fp32 on the CPU, fp16 on a GPU, as in the studies; without --algorithm: every one
 // that the device has, but for the teaching kernel.
 Sweep sweep_of(const Part& part, const BenchText& text, Device device);
 
-// `--list`: a line for each experiment, or everything about one.
+// `--list`: a line for each experiment and the studies behind them, or everything about one.
 std::string list_text(const std::vector<Experiment>& all);
 std::string describe(const Experiment& experiment);
 

@@ -1,6 +1,7 @@
 // The experiments that `python -m tessera.lab` measures (python/tessera/lab): their figures. What is swept at which
 // scale stands there, beside the models.
 #include "lab/experiments.h"
+#include "lab/studies.h"
 
 namespace tessera::lab {
 namespace {
@@ -23,7 +24,7 @@ Experiment training() {
       .name = "training",
       .title = "Training transformers",
       .question = "How much time and memory does flash attention save in training, and what fits with it?",
-      .origin = "S2, the training grid on an L4 (on average -68.9 % time, -49.5 % memory, a larger frontier)",
+      .origin = study::kMinimal + " (on average -68.9 % time, -49.5 % memory, a larger frontier)",
       .parts = {},
       .figures = {over_sequence("Time of a step", "median_ms", kLines),
                   over_sequence("Peak memory", "peak_bytes", kLines),
@@ -57,7 +58,7 @@ Experiment gpt() {
       .name = "gpt",
       .title = "Training a GPT",
       .question = "Does a language model learn the same with each attention, and how fast?",
-      .origin = "S4, the GPT training set-up (which never obtained results)",
+      .origin = study::kPaper + ", its set-up for training GPT, which never obtained results",
       .parts = {},
       .figures = {loss_over("Loss on held-out text", "step"), loss_over("Loss against time", "train_seconds"),
                   at_the_end("Speed of training", "tokens_per_second"),
@@ -77,7 +78,8 @@ Experiment peers() {
   return {.name = "peers",
           .title = "Beside PyTorch",
           .question = "How fast is Tessera beside each backend of PyTorch's scaled_dot_product_attention?",
-          .origin = "all studies: flash attention against PyTorch",
+          .origin = study::kT4 + "; " + study::kSweeps + "; " + study::kTables +
+                    ": flash attention against PyTorch",
           .parts = {},
           .figures = {bars("Time", "median_ms"), bars("Speed", "tflops")},
           .program = "python -m tessera.lab peers"};

@@ -121,18 +121,6 @@ std::string mask_drawing(const Workload& workload) {
   return text;
 }
 
-// "8.6" as 86.
-int parse_capability(const std::string& text) {
-  std::vector<std::string> known;
-  for (const int capability : cuda::AssumedGpu::known()) {
-    known.push_back(fmt::format("{}.{}", capability / 10, capability % 10));
-    if (known.back() == text) return capability;
-  }
-  throw UsageError(known.empty()
-                       ? "--assume-gpu: this build has no CUDA"
-                       : fmt::format("--assume-gpu '{}': must be one of {}", text, fmt::join(known, ", ")));
-}
-
 int run_explain(const ExplainOptions& options) {
   const Sweep sweep = parse_sweep(options.problem);
   if (sweep.points.size() > 1) {
@@ -147,7 +135,7 @@ int run_explain(const ExplainOptions& options) {
     if (sweep.device.type != DeviceType::cuda) {
       throw UsageError("--assume-gpu: needs --device cuda");
     }
-    gpu.emplace(parse_capability(options.assume_gpu));
+    gpu.emplace(parse_capability("--assume-gpu", options.assume_gpu));
   }
   const Algorithm algorithm = sweep.algorithms.empty() ? Algorithm::automatic : sweep.algorithms.front();
   const Execution execution{.threads = static_cast<int>(workload.point().threads)};

@@ -33,7 +33,7 @@ struct LabOptions {
 
 int run_list(const LabOptions& options) {
   if (options.experiments.empty()) {
-    print(list_text(experiments()) + "\ntessera lab --list NAME tells more about one of them.\n");
+    print(list_text(experiments()) + "\ntessera lab --list NAME tells more about an experiment.\n");
     return 0;
   }
   std::string text;

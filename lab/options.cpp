@@ -7,6 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "cuda/host/devices.h"
+
 namespace tessera::lab {
 namespace {
 
@@ -253,6 +255,17 @@ Device parse_device(const std::string& option, const std::string& text) {
 
 std::string to_string(Device device) {
   return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
+int parse_capability(const std::string& option, const std::string& text) {
+  std::vector<std::string> known;
+  for (const int capability : cuda::AssumedGpu::known()) {
+    known.push_back(fmt::format("{}.{}", capability / 10, capability % 10));
+    if (known.back() == text) return capability;
+  }
+  throw UsageError(known.empty()
+                       ? fmt::format("{}: this build has no CUDA", option)
+                       : fmt::format("{} '{}': must be one of {}", option, text, fmt::join(known, ", ")));
 }
 
 }  // namespace tessera::lab

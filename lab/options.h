@@ -82,6 +82,8 @@ Sweep parse_sweep(const ProblemOptions& options);
 // Names as the options take them. Throw UsageError.
 std::vector<DType> parse_dtypes(const std::string& option, const std::vector<std::string>& texts);
 Device parse_device(const std::string& option, const std::string& text);
+// A compute capability that plans can be made for without such a GPU: "8.6" as 86.
+int parse_capability(const std::string& option, const std::string& text);
 
 // "cpu", "cuda:0".
 std::string to_string(Device device);

@@ -206,11 +206,11 @@ std::string panel_title_of(const json& row, const std::vector<std::string>& face
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// A column of a table without any value: why, where the rows say so ("measured_traffic_note").
+// A column of a table, or a further line, without any value: why, where the rows say so ("measured_traffic_note").
 void note_empty_column(Figure& figure, const Quantity& quantity, const Rows& rows) {
   const bool empty = std::none_of(
       rows.begin(), rows.end(), [&](const json* row) { return number_of(*row, quantity.field).has_value(); });
-  if (!empty || figure.spec.kind != FigureKind::table) return;
+  if (!empty) return;
   const json why =
       field_value(*rows.front(), quantity.field.substr(0, quantity.field.rfind("_bytes")) + "_note");
   figure.notes.push_back(
@@ -360,13 +360,17 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
     measured.push_back(quantity_of(field, measured.empty() ? figure.y.unit : "", largest_of(rows, field)));
   }
   figure.table = make_table(rows, fields, measured);
-  for (const Quantity& quantity : measured) note_empty_column(figure, quantity, rows);
+  const bool table = spec.kind == FigureKind::table;
+  for (const Quantity& quantity : measured) {
+    if (table) note_empty_column(figure, quantity, rows);
+  }
+  for (const std::string& field : spec.bounds) note_empty_column(figure, quantity_of(field, "", 0), rows);
   if (!heatmap) add_notes(figure);  // its cells say it themselves
   add_bounds(figure, rows);
   if (spec.theory) add_theory(figure, all);
   if (const std::string settings = shared_settings(rows, fields); !settings.empty())
     figure.caption = settings;
-  for (std::size_t i = 1; spec.kind == FigureKind::table && i < spec.y.size(); ++i) {
+  for (std::size_t i = 1; table && i < spec.y.size(); ++i) {
     FigureSpec column = spec;
     column.y = {spec.y[i]};
     figure.columns.push_back(make_figure(column, all, where));

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "lab/readings.h"
+#include "lab/studies.h"
 #include "lab/units.h"
 
 namespace tessera::lab::report {
@@ -206,6 +207,14 @@ std::string contents_html(const Report& report) {
   return text;
 }
 
+std::string studies_html() {
+  std::string text = fmt::format("<p>{}</p>\n<ul>\n", html_text(kStudiesPreface));
+  for (const Study& study : studies()) {
+    text += fmt::format("<li><b>{}</b>: {}</li>\n", html_text(study.name), html_text(study.what));
+  }
+  return text + "</ul>\n";
+}
+
 std::string sections_html(const Report& report, Json& charts) {
   std::string text;
   for (const Section& section : report.sections) {
@@ -213,7 +222,7 @@ std::string sections_html(const Report& report, Json& charts) {
                         html_text(section.spec.name), html_text(section.spec.title),
                         html_text(section.spec.question));
     if (!section.spec.origin.empty())
-      text += fmt::format("<p class=\"origin\">after {}</p>\n", html_text(section.spec.origin));
+      text += fmt::format("<p class=\"origin\">After {}.</p>\n", html_text(section.spec.origin));
     std::size_t number = 0;
     for (const Figure& figure : section.figures) {
       text += figure_html(figure, fmt::format("{}-{}", section.spec.name, ++number), charts);
@@ -273,6 +282,7 @@ std::string report_page(const Report& report, const std::vector<std::string>& li
   fill(page, from, "runs", runs_html(report));
   fill(page, from, "contents", contents_html(report));
   fill(page, from, "sections", sections);
+  fill(page, from, "studies", studies_html());
   fill(page, from, "links", raw);
   fill(page, from, "charts", script_json(charts));
   fill(page, from, "chart_js", embedded::chart_js);

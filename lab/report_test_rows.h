@@ -64,8 +64,9 @@ inline FigureSpec test_figure(const std::string& y = "median_ms") {
 }
 
 inline ResultsFile test_results(std::vector<nlohmann::json> rows, FigureSpec figure = test_figure()) {
-  return {
-      "results.jsonl", std::move(rows), {{"sequence", "Sequence", "How long?", "S0", {std::move(figure)}}}};
+  return {"results.jsonl",
+          std::move(rows),
+          {{"sequence", "Sequence", "How long?", "a study", {std::move(figure)}}}};
 }
 
 }  // namespace tessera::lab::report

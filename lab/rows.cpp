@@ -39,6 +39,13 @@ nlohmann::ordered_json kept_share(const Row& row) {
   return row.plan->visible_pairs / all;
 }
 
+std::string traffic_note(const Row& row) {
+  if (!row.traffic_note.empty()) return row.traffic_note;
+  if (row.device.type == DeviceType::cpu) return "not measured: no counters of the CPU are read";
+  return row.status == Status::ok ? "not measured: only experiments of the lab that show it count it"
+                                  : "not measured: the call was not made";
+}
+
 }  // namespace
 
 const char* name(Status status) {
@@ -117,9 +124,8 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"memory_budget_bytes", row.memory_budget ? Json(*row.memory_budget) : Json(nullptr)},
           {"tile_traffic_bytes", row.theory ? Json(row.theory->tile_bytes) : Json(nullptr)},
           {"bound_traffic_bytes", row.theory ? Json(row.theory->bound_bytes) : Json(nullptr)},
-          {"measured_traffic_bytes", nullptr},
-          {"measured_traffic_note", on_gpu ? "not measured: this build reads no counters of the GPU"
-                                           : "not measured: no counters of the CPU are read"}};
+          {"measured_traffic_bytes", row.measured_traffic ? Json(*row.measured_traffic) : Json(nullptr)},
+          {"measured_traffic_note", traffic_note(row)}};
 }
 
 std::string csv_header(const nlohmann::ordered_json& fields) {

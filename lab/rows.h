@@ -52,7 +52,9 @@ struct Row {
   std::size_t peak_extra_bytes = 0;
   std::optional<double> sm_clock_mhz{};  // of a GPU while it was measured
   std::optional<SampledError> error{};
-  std::optional<double> speedup{};  // over standard at the same point
+  std::optional<double> speedup{};           // over standard at the same point
+  std::optional<double> measured_traffic{};  // DRAM bytes by the GPU's counters
+  std::string traffic_note{};                // how they were counted, or why not; empty: nobody asked
 
   // What the experiments of `tessera lab` add.
   std::string label{};                         // what it is called instead of its algorithm; empty: just that

@@ -14,6 +14,7 @@
 #include "cuda/host/memory.h"
 #include "lab/baselines/baseline.h"
 #include "lab/counting_allocator.h"
+#include "lab/dram_counter.h"
 #include "lab/gpu.h"
 #include "lab/units.h"
 #include "reference/elements.h"
@@ -135,6 +136,19 @@ bool rehearse(std::vector<Row>& rows, std::vector<Contender>& contenders, const 
     } catch (...) {
       fail(row, std::current_exception());
     }
+  }
+  return true;
+}
+
+// The last thing that is done to a GPU: a profiler may disturb what is measured beside it.
+bool count_traffic(const std::vector<Contender>& runners, const std::vector<Row*>& rows,
+                   const std::function<bool(double)>& proceed) {
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    if (rows[i]->status != Status::ok) continue;
+    if (!proceed(1)) return false;
+    DramCount count = count_dram_bytes(rows[i]->device.index, runners[i].call);
+    rows[i]->measured_traffic = count.bytes;
+    rows[i]->traffic_note = std::move(count.note);
   }
   return true;
 }
@@ -264,6 +278,7 @@ std::optional<std::vector<Row>> run_contest(const Contest& contest, const Runner
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (!clocks[i].empty()) rows[i].sm_clock_mhz = summarise(clocks[i]).median;
     }
+    if (gpu && options.count_traffic && !count_traffic(runners, measured, proceed)) return {};
   } catch (...) {
     fail_all(rows, std::current_exception());
   }

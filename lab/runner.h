@@ -21,6 +21,7 @@ struct RunnerOptions {
   std::size_t memory_budget = 0;  // tensors and workspace together
   std::uint64_t seed = 0;         // of the random data
   int check_rows = 16;            // rows compared with the oracle; 0: none
+  bool count_traffic = false;     // on a GPU: count DRAM bytes, after everything else was measured
 };
 
 // One problem, one direction, the algorithms to compare.

@@ -97,6 +97,7 @@ std::vector<Trial> trials_of(const std::vector<const Experiment*>& chosen, Scale
     const std::string& own = experiment->memory_budget.at(scale);
     std::optional<std::size_t> budget = memory_budget;
     if (!budget && !own.empty()) budget = parse_bytes("memory budget of " + experiment->name, own);
+    const bool counted = shows(*experiment, "measured_traffic_bytes");
     for (const Part& part : experiment->parts) {
       if (part.only_on && *part.only_on != device.type) continue;
       const std::vector<std::int64_t> blocks =
@@ -112,7 +113,8 @@ std::vector<Trial> trials_of(const std::vector<const Experiment*>& chosen, Scale
                            .label = part.label,
                            .kernel = part.kernel,
                            .block_k = block_k,
-                           .memory_budget = budget});
+                           .memory_budget = budget,
+                           .count_traffic = counted});
           }
         }
       }
@@ -138,7 +140,9 @@ std::optional<std::vector<Row>> run_trial(const Trial& trial,
   const Setting block_k("TESSERA_BLOCK_K", trial.block_k > 0 ? fmt::format("{}", trial.block_k) : "");
   const Workload workload(trial.contest.point);
   if (auto rows = refused(trial, workload)) return rows;
-  const RunnerOptions options{.schedule = trial.schedule, .memory_budget = usable_memory(trial)};
+  const RunnerOptions options{.schedule = trial.schedule,
+                              .memory_budget = usable_memory(trial),
+                              .count_traffic = trial.count_traffic};
   auto rows = run_contest(trial.contest, options, proceed);
   if (!rows) return {};
   for (Row& row : *rows) {

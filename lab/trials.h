@@ -22,6 +22,7 @@ struct Trial {
   std::string kernel{};                        // forced; empty: the registry's choice
   std::int64_t block_k = 0;                    // keys per step, forced; 0: the kernel's choice
   std::optional<std::size_t> memory_budget{};  // none: what the device has
+  bool count_traffic = false;                  // on a GPU: its figures show measured traffic
 };
 
 // Every contest of the experiments at a scale. A budget that was asked for takes the place of the experiments' own.

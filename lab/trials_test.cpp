@@ -16,8 +16,6 @@
 #include <sstream>
 
 #include "lab/application.h"
-#include "lab/baselines/baseline.h"
-#include "lab/counting_allocator.h"
 #include "lab/terminal.h"
 #include "tessera/error.h"
 
@@ -119,14 +117,17 @@ TEST(Experiments, ThoseOfOtherProgramsAreNamedAndLeftToThem) {
   }
 }
 
-// Whether some row gives the figure something to draw.
+// Whether some row gives the figure something to draw, or says why it cannot: counters of the machine.
 bool fills(const Figure& figure, const std::vector<Json>& rows) {
   return std::any_of(rows.begin(), rows.end(), [&](const Json& row) {
     std::vector<std::string> needed = {figure.x, figure.y, figure.value, figure.series};
     needed.insert(needed.end(), figure.facets.begin(), figure.facets.end());
     needed.insert(needed.end(), figure.bounds.begin(), figure.bounds.end());
-    return std::all_of(needed.begin(), needed.end(),
-                       [&](const std::string& field) { return field.empty() || !row.at(field).is_null(); });
+    return std::all_of(needed.begin(), needed.end(), [&](const std::string& field) {
+      if (field == "measured_traffic_bytes" && row.at(field).is_null())
+        return row.at("measured_traffic_note").get<std::string>().rfind("not measured: ", 0) == 0;
+      return field.empty() || !row.at(field).is_null();
+    });
   });
 }
 
@@ -310,48 +311,6 @@ TEST(Trials, TilesAreForced) {
     EXPECT_NE(fixed->front().reason.find("are fixed"), std::string::npos) << fixed->front().reason;
   }
   EXPECT_EQ(std::getenv("TESSERA_BLOCK_K"), nullptr) << "nothing stays behind";
-}
-
-// The loss sum(out * grad_out) changes with each input as its gradient says.
-TEST(Linformer, GradientsAreThoseOfItsForward) {
-  Point point;
-  point.seq = 24, point.heads = 2, point.dim = 8;
-  const Workload workload(point);
-  Tensors tensors(workload.shapes(), Direction::backward, Device::cpu());
-  tensors.allocate(5);
-  CountingAllocator allocator(std::size_t{1} << 30);
-  const Execution execution{.allocator = &allocator};
-  const auto linformer = make_baseline("linformer");
-  try {
-    (void)linformer->plan(workload, tensors, Direction::forward, execution);
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
-  const BackwardTensors t = tensors.backward();
-  const std::size_t count = 24 * 2 * 8;
-  auto loss = [&] {
-    linformer->run(workload, tensors, Direction::forward, execution);
-    double sum = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      sum += double{static_cast<const float*>(t.out.data)[i]} * static_cast<const float*>(t.grad_out.data)[i];
-    }
-    return sum;
-  };
-  loss();
-  linformer->run(workload, tensors, Direction::backward, execution);
-  for (const auto& [input, gradient] :
-       {std::pair{t.k, t.grad_k}, std::pair{t.v, t.grad_v}, std::pair{t.q, t.grad_q}}) {
-    float& element = static_cast<float*>(const_cast<void*>(static_cast<const void*>(input.data)))[37];
-    const float before = element;
-    constexpr float kStep = 0.05F;
-    element = before + kStep;
-    const double above = loss();
-    element = before - kStep;
-    const double below = loss();
-    element = before;
-    const double slope = static_cast<const float*>(gradient.data)[37];
-    EXPECT_NEAR((above - below) / (2 * double{kStep}), slope, 0.02 * std::abs(slope) + 2e-3);
-  }
 }
 
 TEST(Lab, ListExplains) {

@@ -49,12 +49,12 @@ needs_standard = pytest.mark.skipif(
 
 def test_help_names_every_command():
     text = succeed("--help")
-    for command in ("info", "explain", "bench", "lab", "peak", "verify", "report"):
+    for command in ("info", "explain", "bench", "lab", "peak", "verify", "report", "fit"):
         assert re.search(rf"^  {command}\s", text, re.MULTILINE), command
     assert "Exit codes" in text
 
 
-@pytest.mark.parametrize("command", ["info", "explain", "bench", "lab", "peak", "verify", "report"])
+@pytest.mark.parametrize("command", ["info", "explain", "bench", "lab", "peak", "verify", "report", "fit"])
 def test_help_of_a_command_has_options_defaults_and_examples(command):
     text = succeed(command, "--help")
     assert f"Usage: tessera {command} [OPTIONS]" in text
@@ -136,6 +136,24 @@ WRONG = [
     (["verify", "--case", "nothing"], ["--case", "'nothing'"]),
     (["verify", "--tolerance", "-1"], ["--tolerance", "'-1'"]),
     (["verify", "--json", "--markdown"], ["--json", "--markdown"]),
+    (["fit"], ["--memory", "16GiB"]),
+    (["fit", "--memory", "lots"], ["--memory", "'lots'", "16GiB"]),
+    (["fit", "--memory", "0"], ["--memory", "'0'"]),
+    (["fit", "--memory", "1GiB", "--width", "0"], ["--width", "'0'", "1 to"]),
+    (["fit", "--memory", "1GiB", "--depth", "x"], ["--depth", "'x'", "integer"]),
+    (["fit", "--memory", "1GiB", "--width", "100", "--heads", "3"], ["--heads", "'3'", "--width 100"]),
+    (["fit", "--memory", "1GiB", "--width", "1024", "--heads", "2"], ["--heads", "'2'", "at least 4"]),
+    (["fit", "--memory", "1GiB", "--dtype", "fp8"], ["--dtype", "'fp8'", "fp64, fp32, fp16, bf16"]),
+    (["fit", "--memory", "1GiB", "--dtype", "fp16,bf16"], ["--dtype", "'fp16,bf16'", "one"]),
+    (["fit", "--memory", "1GiB", "--causal", "yes,no"], ["--causal", "'yes,no'", "one"]),
+    (["fit", "--memory", "1GiB", "--vocab", "-1"], ["--vocab", "'-1'"]),
+    (["fit", "--memory", "1GiB", "--train", "--optimizer", "lion"], ["--optimizer", "'lion'", "adam, sgd, none"]),
+    (["fit", "--memory", "1GiB", "--train", "--optimizer", "adam,sgd"], ["--optimizer", "'adam,sgd'", "one"]),
+    (["fit", "--memory", "1GiB", "--optimizer", "sgd"], ["--optimizer", "--train"]),
+    (["fit", "--memory", "1GiB", "--checkpoint"], ["--checkpoint", "--train"]),
+    (["fit", "--memory", "1GiB", "--train", "--kv-cache"], ["--kv-cache", "--train"]),
+    (["fit", "--memory", "1GiB", "--device", "tpu"], ["--device", "'tpu'", "cpu"]),
+    (["fit", "--memory", "1GiB", "--assume-gpu", "8.6"], ["--assume-gpu", "--device cuda"]),
 ]
 
 
@@ -555,3 +573,44 @@ def test_verify_interrupted():
     assert process.returncode == 130
     assert "tessera verify: interrupted" in errors
     assert json.loads(output)["complete"] is False
+
+
+# --- fit ----------------------------------------------------------------------------------------------
+
+MODEL = ["--width", "2048", "--depth", "24", "--heads", "16", "--dtype", "bf16"]
+
+
+def test_fit_shows_lengths_and_what_takes_the_memory():
+    text = succeed("fit", "--memory", "16GiB", *MODEL)
+    assert re.search(r"^flash2 +\d+ ", text, re.MULTILINE)
+    lengths = {m[1]: int(m[2]) for m in re.finditer(r"^(\S+) +█+ (\d+)$", text, re.MULTILINE)}
+    bars = {m[1]: len(m[2]) for m in re.finditer(r"^(\S+) +(█+) \d+$", text, re.MULTILINE)}
+    assert max(bars.values()) == bars["flash2"] == 60
+    for name, length in lengths.items():
+        assert bars[name] == round(60 * length / lengths["flash2"])
+    assert "█ parameters  + at work" in text
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_fit_that_cannot_says_why_and_what_would():
+    text = succeed("fit", "--memory", "16GiB", *MODEL, "--train")
+    assert "Nothing fits" in text and "take 18.0 GiB" in text and "optimizer 13.5 GiB" in text
+    options, length = re.search(r"^  (--depth \d+) +N = (\d+)$", text, re.MULTILINE).groups()
+    smaller = [options.split()[1] if word == "24" else word for word in MODEL]
+    replay = json.loads(succeed("fit", "--memory", "16GiB", *smaller, "--train", "--json"))
+    assert replay[-1]["longest"] == int(length) >= 2048
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_fit_json_adds_up():
+    for row in json.loads(succeed("fit", "--memory", "24GiB", *MODEL, "--train", "--json")):
+        parts = [row[field] for field in row if field.endswith("_bytes") and field != "total_bytes"]
+        assert row["longest"] % 64 == 0 and row["longest"] > 0
+        assert sum(parts) == row["total_bytes"] <= 24 * 2**30
+
+
+def test_fit_without_a_gpu_says_so():
+    if "cuda:0" in succeed("info"):
+        pytest.skip("there is a GPU here")
+    result = run("fit", "--memory", "16GiB", "--device", "cuda")
+    assert result.returncode == 1 and result.stdout == "" and "cuda:0 cannot be used" in result.stderr

@@ -41,6 +41,23 @@ window.addEventListener("load", () => setTimeout(() => {
 </script>"""
 
 
+# Paper: light, each chart at the shape that it is drawn in, and the screen as before once it is over.
+PAPER = """<script>
+window.addEventListener("load", () => setTimeout(() => {
+  const shapes = () => Array.from(document.querySelectorAll("canvas"), (canvas) => {
+    const chart = Chart.getChart(canvas);
+    return [chart.width, chart.height, chart.options.responsive];
+  });
+  const theme = () => document.documentElement.dataset.theme;
+  const screen = {theme: theme(), shapes: shapes()};
+  dispatchEvent(new Event("beforeprint"));
+  const paper = {theme: theme(), shapes: shapes(), problems};
+  dispatchEvent(new Event("afterprint"));
+  setTimeout(() => parent.postMessage(JSON.stringify({screen, paper, after: {theme: theme(), shapes: shapes()}}), "*"), 300);
+}, 500));
+</script>"""
+
+
 def report(*arguments):
     return subprocess.run([BINARY, "report", *map(str, arguments)], capture_output=True, text=True, timeout=60)
 
@@ -98,6 +115,18 @@ def test_page_needs_nothing_else(page):
 def test_page_links_to_the_rows(page):
     for link in re.findall(r'<a href="([^"#][^"]*)">', page.read_text()):
         assert (page.parent / link).resolve().exists(), link
+
+
+def test_origins_are_words_and_explained_once(page):
+    text = page.read_text().split('<script type="application/json"')[0]
+    origins = re.findall(r'<p class="origin">After (.*)\.</p>', text)
+    assert len(origins) == text.count("<section id=") > 0
+    assert not re.search(r"\bS[0-9]\b", text)
+    assert text.count('id="studies"') == 1
+    explained = re.findall(r"<li><b>(.*?)</b>: ", text[text.index('id="studies"') :])
+    assert len(explained) == 5
+    for origin in origins:
+        assert any(study in origin for study in explained), origin
 
 
 def test_every_figure_has_a_reading_and_its_rows(page):
@@ -173,10 +202,10 @@ def browse(html, width, *options, height=9000):
     )  # fmt: skip
 
 
-def variant(page, name, theme):
+def variant(page, name, theme, watcher=PROBE):
     """A copy of the page that watches itself."""
     text = page.read_text().replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
-    text = text.replace("<style>", WATCH + "<style>", 1).replace("</body>", PROBE + "</body>")
+    text = text.replace("<style>", WATCH + "<style>", 1).replace("</body>", watcher + "</body>")
     copy = page.with_name(name + ".html")
     copy.write_text(text)
     return copy
@@ -229,6 +258,17 @@ def test_layouts_are_photographed(page, name, theme, width):
     picture.unlink(missing_ok=True)
     browse(variant(page, name, theme), width, f"--screenshot={picture.resolve()}")
     assert picture.stat().st_size > 50_000
+
+
+@needs_browser
+def test_paper_is_light_and_the_screen_comes_back(page):
+    seen = probe(variant(page, "paper", "dark", PAPER), 1200)
+    assert seen["screen"]["theme"] == seen["after"]["theme"] == "dark" and seen["paper"]["theme"] == "light"
+    assert seen["paper"]["problems"] == []
+    panels = [figure for figure, _ in expected_series(page)]
+    expected = [[680, 215, False] if panels.count(figure) == 1 else [335, 190, False] for figure in panels]
+    assert seen["paper"]["shapes"] == expected
+    assert seen["screen"]["shapes"] == seen["after"]["shapes"] != seen["paper"]["shapes"]
 
 
 @needs_browser

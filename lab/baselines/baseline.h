@@ -30,8 +30,11 @@ class Baseline {
 // "linformer", "minimal". Throws UsageError for any other name.
 std::unique_ptr<Baseline> make_baseline(const std::string& name);
 
-// For baselines that know plain fp32 attention on the CPU alone: throws Error (unsupported) for anything else.
-void require_plain_fp32(const std::string& name, const Workload& workload, const Tensors& tensors);
+// For baselines that know nothing but plain attention: throws Error (unsupported) for a mask, bias, grouped heads, ...
+void require_plain(const std::string& name, const Workload& workload);
+
+// For baselines, or parts of them, that compute in fp32 on the CPU alone: throws Error (unsupported) for anything else.
+void require_fp32_on_cpu(const std::string& name, const Workload& workload, const Tensors& tensors);
 
 std::unique_ptr<Baseline> make_linformer();
 std::unique_ptr<Baseline> make_minimal();

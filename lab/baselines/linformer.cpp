@@ -2,15 +2,16 @@
 // those is exact. Linear in N, and an approximation: its output is not attention's.
 //
 // One projection for keys and one for values, shared by all heads, random and fixed: their own gradients are not
-// computed. Projecting is a product with OpenBLAS; attending is the library's best kernel.
-#include <fmt/format.h>
-
+// computed. Projecting is a product with OpenBLAS or cuBLAS; attending is the library's best kernel.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <new>
+#include <utility>
+#include <vector>
 
-#include "cpu/blas.h"
 #include "lab/baselines/baseline.h"
+#include "lab/baselines/shared_product.h"
 #include "lab/theory.h"
 #include "tessera/attention.h"
 #include "tessera/error.h"
@@ -19,7 +20,7 @@ namespace tessera::lab {
 namespace {
 
 constexpr std::int64_t kRank = 256;
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kAlignment = 256;
 
 std::int64_t rank_of(const Shapes& s) { return std::min(kRank, s.k_length); }
 
@@ -27,61 +28,69 @@ std::int64_t rank_of(const Shapes& s) { return std::min(kRank, s.k_length); }
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Allocator* allocator, std::size_t floats) : allocator_(allocator), bytes_(floats * sizeof(float)) {
-    data_ = static_cast<float*>(allocator->allocate(bytes_, kAlignment, nullptr));
+  Buffer(const Execution& execution, std::size_t bytes)
+      : allocator_(execution.allocator), stream_(execution.stream), bytes_(bytes) {
+    data_ = allocator_->allocate(bytes_, kAlignment, stream_);
     if (data_ == nullptr) throw std::bad_alloc();
   }
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(allocator_, other.allocator_);
+    std::swap(stream_, other.stream_);
     std::swap(bytes_, other.bytes_);
     std::swap(data_, other.data_);
     return *this;
   }
   ~Buffer() {
-    if (data_ != nullptr) allocator_->deallocate(data_, bytes_, kAlignment, nullptr);
+    if (data_ != nullptr) allocator_->deallocate(data_, bytes_, kAlignment, stream_);
   }
-  [[nodiscard]] float* data() const { return data_; }
+  [[nodiscard]] void* data() const { return data_; }
 
  private:
   Allocator* allocator_ = nullptr;
+  void* stream_ = nullptr;
   std::size_t bytes_ = 0;
-  float* data_ = nullptr;
+  void* data_ = nullptr;
 };
 
 class Linformer final : public Baseline {
  public:
   Plan plan(const Workload& workload, const Tensors& tensors, Direction direction,
             const Execution& execution) const override {
-    require_plain_fp32("linformer", workload, tensors);
-    if (const std::string missing = cpu::blas_missing(); !missing.empty())
+    require_plain("linformer", workload);
+    const Device device = tensors.forward().q.device;
+    if (device.type == DeviceType::cpu) require_fp32_on_cpu("linformer", workload, tensors);
+    if (const std::string missing = products_missing(device); !missing.empty())
       throw Error(ErrorCode::unsupported, missing);
     const Shapes& s = workload.shapes();
     Shapes projected = s;
     projected.k_length = rank_of(s);
-    Plan plan = tessera::plan(workload.attention(Algorithm::automatic), projected, Device::cpu(), direction,
-                              execution);
+    Plan plan =
+        tessera::plan(workload.attention(Algorithm::automatic), projected, device, direction, execution);
     plan.kernel = "lab.linformer+" + plan.kernel;
     const core::Cost standard = cost_of(workload, direction, Algorithm::standard, 0, 0, 0);
     plan.standard_traffic_bytes = standard.traffic_bytes;
     plan.standard_workspace_bytes = standard.extra_bytes;
     const Sizes sizes(s);
+    const auto element = static_cast<double>(sizes.element);
     // K and V through their projections; backward dK and dV back through them.
-    plan.flops += 2 * 2 * static_cast<double>(sizes.projection) * static_cast<double>(s.batch * sizes.width);
+    plan.flops +=
+        2 * 2 * static_cast<double>(sizes.rank * sizes.length) * static_cast<double>(s.batch * sizes.width);
     const double longer =
         static_cast<double>(s.batch) * 2 * static_cast<double>((s.k_length - rank_of(s)) * sizes.width);
-    const double moved = (longer + 2 * static_cast<double>(sizes.projection)) * sizeof(float);
+    const double moved = longer * element + 2 * static_cast<double>(sizes.projection);
     plan.minimum_bytes += moved;
     plan.traffic_bytes += moved;
-    const std::size_t kept =
-        2 * sizes.projection + (direction == Direction::forward ? 2 : 4) * sizes.projected;
-    plan.workspace_bytes += kept * sizeof(float);
+    plan.workspace_bytes += 2 * sizes.projection +
+                            (direction == Direction::forward ? 2 : 4) * sizes.projected +
+                            product_workspace_bytes(device);
     return plan;
   }
 
   void run(const Workload& workload, const Tensors& tensors, Direction direction,
            const Execution& execution) override {
     const Sizes sizes(workload.shapes());
+    device_ = tensors.forward().q.device;
     if (k_projection_.data() == nullptr) prepare(sizes, execution);
     if (direction == Direction::forward) forward(workload, tensors, sizes, execution);
     else backward(workload, tensors, sizes, execution);
@@ -96,54 +105,74 @@ class Linformer final : public Baseline {
           rank(rank_of(s)),
           length(s.k_length),
           width(s.q_heads * s.qk_dim),
-          projection(static_cast<std::size_t>(rank * length)),
-          projected(static_cast<std::size_t>(s.batch * rank * width)) {}
+          dtype(s.dtype),
+          element(size_of(s.dtype)),
+          projection(static_cast<std::size_t>(rank * length) * element),
+          projected(static_cast<std::size_t>(s.batch * rank * width) * element) {}
     std::int64_t batch, rank, length, width;
-    std::size_t projection, projected;  // elements
+    DType dtype;
+    std::size_t element, projection, projected;  // bytes
   };
 
   void prepare(const Sizes& sizes, const Execution& execution) {
-    k_projection_ = Buffer(execution.allocator, sizes.projection);
-    v_projection_ = Buffer(execution.allocator, sizes.projection);
-    k_ = Buffer(execution.allocator, sizes.projected);
-    v_ = Buffer(execution.allocator, sizes.projected);
-    const float scale = 1 / std::sqrt(static_cast<float>(sizes.length));
+    k_projection_ = Buffer(execution, sizes.projection);
+    v_projection_ = Buffer(execution, sizes.projection);
+    k_ = Buffer(execution, sizes.projected);
+    v_ = Buffer(execution, sizes.projected);
+    if (const std::size_t bytes = product_workspace_bytes(device_); bytes > 0)
+      product_workspace_ = Buffer(execution, bytes);
+    std::vector<std::byte> host(sizes.projection);
     std::uint64_t seed = 0;
     for (const Buffer* projection : {&k_projection_, &v_projection_}) {
-      fill_random(DType::fp32, projection->data(), 0, static_cast<std::int64_t>(sizes.projection), ++seed);
-      for (std::size_t i = 0; i < sizes.projection; ++i) projection->data()[i] *= scale;
+      fill_random(sizes.dtype, host.data(), 0, sizes.rank * sizes.length, ++seed);
+      copy_to(device_, execution, projection->data(), host.data(), host.size());
     }
   }
 
-  // All heads at once: (rank x length) times (length x heads * dim).
-  static void project(const Buffer& projection, const Tensor& from, const Buffer& to, const Sizes& n) {
-    for (std::int64_t b = 0; b < n.batch; ++b) {
-      cpu::gemm(cpu::Transpose::no, cpu::Transpose::no, n.rank, n.width, n.length, 1.0F, projection.data(),
-                n.length, static_cast<const float*>(from.data) + b * n.length * n.width, n.width, 0.0F,
-                to.data() + b * n.rank * n.width, n.width);
-    }
+  // All heads at once: (rank x length) times (length x heads * dim), scaled so that projected rows are as large as rows.
+  void project(const Buffer& projection, const void* from, void* to, const Sizes& n,
+               const Execution& execution) const {
+    multiply({.matrix = projection.data(),
+              .rows = n.rank,
+              .columns = n.width,
+              .depth = n.length,
+              .batch = n.batch,
+              .alpha = scale(n),
+              .dtype = n.dtype,
+              .from = from,
+              .to = to},
+             device_, execution, product_workspace_.data());
   }
 
   // The transposed product: gradients of the projected rows to those of all rows.
-  static void project_back(const Buffer& projection, const Buffer& from, const Tensor& to, const Sizes& n) {
-    for (std::int64_t b = 0; b < n.batch; ++b) {
-      cpu::gemm(cpu::Transpose::yes, cpu::Transpose::no, n.length, n.width, n.rank, 1.0F, projection.data(),
-                n.length, from.data() + b * n.rank * n.width, n.width, 0.0F,
-                static_cast<float*>(to.data) + b * n.length * n.width, n.width);
-    }
+  void project_back(const Buffer& projection, const void* from, void* to, const Sizes& n,
+                    const Execution& execution) const {
+    multiply({.matrix = projection.data(),
+              .transposed = true,
+              .rows = n.length,
+              .columns = n.width,
+              .depth = n.rank,
+              .batch = n.batch,
+              .alpha = scale(n),
+              .dtype = n.dtype,
+              .from = from,
+              .to = to},
+             device_, execution, product_workspace_.data());
   }
 
-  static Tensor projected(const Buffer& buffer, const Tensor& like, const Sizes& sizes) {
+  static float scale(const Sizes& n) { return 1 / std::sqrt(static_cast<float>(n.length)); }
+
+  [[nodiscard]] Tensor projected(const Buffer& buffer, const Tensor& like, const Sizes& sizes) const {
     Extents shape = like.shape;
     shape[1] = sizes.rank;
-    return tensor(static_cast<void*>(buffer.data()), DType::fp32, shape, Device::cpu());
+    return tensor(buffer.data(), sizes.dtype, shape, device_);
   }
 
   void forward(const Workload& workload, const Tensors& tensors, const Sizes& sizes,
                const Execution& execution) {
     ForwardTensors t = tensors.forward();
-    project(k_projection_, t.k, k_, sizes);
-    project(v_projection_, t.v, v_, sizes);
+    project(k_projection_, t.k.data, k_.data(), sizes, execution);
+    project(v_projection_, t.v.data, v_.data(), sizes, execution);
     t.k = projected(k_, t.k, sizes);
     t.v = projected(v_, t.v, sizes);
     tessera::forward(workload.attention(Algorithm::automatic), t, execution);
@@ -152,18 +181,19 @@ class Linformer final : public Baseline {
   void backward(const Workload& workload, const Tensors& tensors, const Sizes& sizes,
                 const Execution& execution) {
     const BackwardTensors all = tensors.backward();
-    const Buffer grad_k(execution.allocator, sizes.projected), grad_v(execution.allocator, sizes.projected);
+    const Buffer grad_k(execution, sizes.projected), grad_v(execution, sizes.projected);
     BackwardTensors t = all;
     t.k = projected(k_, all.k, sizes);
     t.v = projected(v_, all.v, sizes);
     t.grad_k = projected(grad_k, all.k, sizes);
     t.grad_v = projected(grad_v, all.v, sizes);
     tessera::backward(workload.attention(Algorithm::automatic), t, execution);
-    project_back(k_projection_, grad_k, all.grad_k, sizes);
-    project_back(v_projection_, grad_v, all.grad_v, sizes);
+    project_back(k_projection_, grad_k.data(), all.grad_k.data, sizes, execution);
+    project_back(v_projection_, grad_v.data(), all.grad_v.data, sizes, execution);
   }
 
-  Buffer k_projection_, v_projection_, k_, v_;
+  Device device_{};
+  Buffer k_projection_, v_projection_, k_, v_, product_workspace_;
 };
 
 }  // namespace

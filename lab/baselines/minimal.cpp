@@ -56,7 +56,8 @@ class Minimal final : public Baseline {
  public:
   Plan plan(const Workload& workload, const Tensors& tensors, Direction direction,
             const Execution& execution) const override {
-    require_plain_fp32("minimal", workload, tensors);
+    require_plain("minimal", workload);
+    require_fp32_on_cpu("minimal", workload, tensors);
     if (direction == Direction::backward)
       throw Error(ErrorCode::unsupported, "the baseline minimal has no backward");
     Plan plan = tessera::plan(workload.attention(Algorithm::automatic), tensors.forward(), execution);

@@ -111,13 +111,16 @@
     };
   }
 
-  function drawPanel(canvas, figure, panel) {
+  // With a size, for paper: drawn once, in that many pixels, where otherwise it follows the window.
+  function drawPanel(canvas, figure, panel, size) {
+    if (size) [canvas.width, canvas.height] = size;
     return new Chart(canvas, {
       type: figure.kind === "bars" ? "bar" : "line",
       data: {datasets: panel.series.map((series) => dataset(figure, series))},
       plugins: [absentPoints],
       options: {
-        animation: false, responsive: true, maintainAspectRatio: false, parsing: {xAxisKey: "x", yAxisKey: "y"},
+        animation: false, responsive: !size, maintainAspectRatio: false, devicePixelRatio: size ? 3 : undefined,
+        parsing: {xAxisKey: "x", yAxisKey: "y"},
         interaction: {mode: "nearest", axis: "x", intersect: false},
         font: {family: "inherit"},
         scales: {x: horizontalAxis(figure), y: verticalAxis(figure)},
@@ -176,13 +179,17 @@
     }
   }
 
+  // One panel takes the width of a page, two share it.
+  const paperSize = (figure) => figure.panels.length === 1 ? [680, 215] : [335, 190];
+
   let charts = [];
-  function drawAll() {
+  function drawAll(paper) {
     for (const chart of charts) chart.destroy();
     charts = [];
     for (const [id, figure] of Object.entries(figures)) {
       const element = document.getElementById(id);
-      const own = Array.from(element.querySelectorAll("canvas"), (canvas, index) => drawPanel(canvas, figure, figure.panels[index]));
+      const own = Array.from(element.querySelectorAll("canvas"), (canvas, index) =>
+        drawPanel(canvas, figure, figure.panels[index], paper && paperSize(figure)));
       drawLegend(element.querySelector(".legend"), figure, own);
       charts.push(...own);
     }
@@ -212,17 +219,17 @@
     const system = matchMedia("(prefers-color-scheme: dark)");
     const button = document.getElementById("theme");
     let chosen = root.dataset.theme || "";
-    const apply = (theme) => {
+    const apply = (theme, paper = false) => {
       root.dataset.theme = theme;
       root.style.colorScheme = theme;
       button.textContent = theme === "dark" ? "light" : "dark";
-      drawAll();
+      drawAll(paper);
     };
     const current = () => chosen || (system.matches ? "dark" : "light");
     button.hidden = false;
     button.addEventListener("click", () => { chosen = current() === "dark" ? "light" : "dark"; apply(chosen); });
     system.addEventListener("change", () => apply(current()));
-    addEventListener("beforeprint", () => apply("light"));
+    addEventListener("beforeprint", () => apply("light", true));
     addEventListener("afterprint", () => apply(current()));
     apply(current());
   }

@@ -115,7 +115,7 @@ def add_training(commands):
     parser.add_argument("--depth", metavar="LIST", help="layers [by size]")
     parser.add_argument("--batch", metavar="N", default="1", help="sequences in a step [1]")
     parser.add_argument("--attention", metavar="LIST", default="standard,flash", help="also sdpa, PyTorch's own [standard,flash]")
-    parser.add_argument("--optimizer", metavar="NAME", default="none", help="none (as in S2) or adamw [none]")
+    parser.add_argument("--optimizer", metavar="NAME", default="none", help="none (as in the study) or adamw [none]")
     parser.add_argument("--causal", action="store_true", help="hide later positions [no]")
     parser.add_argument("--memory-budget", metavar="SIZE", help="for a model and its training; 22GiB is an L4 [by size]")
 

@@ -1,4 +1,4 @@
-"""`gpt`: a language model trained with standard, flash and block-sparse attention (S4): loss, tokens/s, memory."""
+"""`gpt`: a language model trained with standard, flash and block-sparse attention: loss, tokens/s, memory."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from tessera.lab.errors import Interrupted, UsageError
 from tessera.lab.model import GptConfig
 from tessera.lab.progress import bytes_text
 
-# gpt2-small is S4's configuration; S4 does not say how many sequences a batch has. The others keep its shape and learn
+# gpt2-small is the configuration of the study; it does not say how many sequences a batch has. The others keep its shape and learn
 # something within minutes on two cores; they never see a text twice and need no dropout, so that the curves of standard
 # and flash attention must lie on one another.
 PRESETS = {

@@ -87,7 +87,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Sequential):
-    """The transformer of S2: layers and nothing else, from vectors to vectors."""
+    """The transformer of the training grid: layers and nothing else, from vectors to vectors."""
 
     def __init__(self, kind, width, depth, *, head_dim=64, causal=False):
         heads = width // head_dim

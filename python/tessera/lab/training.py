@@ -1,4 +1,4 @@
-"""`training`: transformers over sequence x width x depth with each attention, under a memory budget (S2).
+"""`training`: transformers over sequence x width x depth with each attention, under a memory budget.
 
 A point is a model, trained on random vectors for a few steps in a process of its own. What does not fit is a row too.
 """
@@ -19,7 +19,7 @@ DIRECTIONS = {"none": "forward + backward", "adamw": "forward + backward + optim
 HEAD_DIM = 64
 
 # Sequence, width and depth; the budget is what makes standard attention run out of memory within the grid. The last is
-# S2's on an L4, whose 24 GB are 22 GiB for a program.
+# The study's grid on an L4, whose 24 GB are 22 GiB for a program.
 SIZES = {
     "quick": {"seq": "256..1024", "width": "128", "depth": "2", "memory_budget": "64MiB"},
     "default": {"seq": "512..4096", "width": "128,256", "depth": "2,4", "memory_budget": "1GiB"},
