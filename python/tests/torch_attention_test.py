@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch_support import CUDA, DEVICE, DTYPES, EXACT, as_numpy, check, check_problem, cpu_only, cuda_only, randn, torch
 
 import tessera
+import tessera.compat
 from tessera.torch import _calls, attention, new_dropout_state
 
 
@@ -172,10 +173,44 @@ def test_head_dim_that_is_not_contiguous_is_copied():
     assert torch.equal(attention(q, q, q), attention(*(q.contiguous(),) * 3))
 
 
+@pytest.mark.parametrize("which", range(4), ids=["q", "k", "v", "bias"])
+def test_each_input_may_have_rows_with_gaps(which):
+    leaves = [randn(2, 33, 16, 4, grad=True) for _ in range(3)] + [randn(33, 33, grad=True)]
+
+    def value(contiguous):
+        x = list(leaves[i].mT if i == which else leaves[i].mT.contiguous() for i in range(4))
+        assert x[which].stride(-1) != 1
+        return attention(*(y.contiguous() if contiguous else y for y in x[:3]),
+                         bias=x[3].contiguous() if contiguous else x[3]).square().sum()
+
+    for got, want in zip(*(torch.autograd.grad(value(contiguous), leaves) for contiguous in (False, True))):
+        assert torch.equal(got, want)
+
+
+def test_inputs_that_overlap_themselves():
+    track = randn(40)
+    windows = track.as_strided((1, 8, 1, 16), (40, 1, 1, 1)).requires_grad_()  # as unfold makes them
+    same = windows.detach().contiguous().requires_grad_()
+    for x in (windows, same):
+        attention(x, x, x).square().sum().backward()
+    assert torch.equal(windows.grad, same.grad)
+
+
 def test_output_follows_the_memory_order_of_q():
     q = randn(2, 33, 4, 16).transpose(1, 2)
     out = attention(q, q, q, layout="bhsd")
     assert out.stride() == q.stride() and out.transpose(1, 2).is_contiguous()
+
+
+def test_docstrings():
+    import doctest
+
+    from tessera.torch import _attention, _sdpa
+
+    for module in (_attention, _sdpa, tessera.compat):
+        results = doctest.testmod(module)
+        assert results.attempted and not results.failed, module
+    tessera.compat.uninstall()
 
 
 # --- dropout ---------------------------------------------------------------------------------------------------------
