@@ -91,6 +91,14 @@ def test_packed_sequences(lengths, causal):
                   *(x.detach()[None].requires_grad_() for x in (q, k, v)))
 
 
+def test_lengths_as_a_list():
+    x = randn(9, 2, 8)
+    lengths = torch.tensor([0, 4, 9], dtype=torch.int32, device=DEVICE)
+    want = attention(x, x, x, lengths=lengths, max_lengths=(5, 5))
+    assert torch.equal(attention(x, x, x, lengths=[0, 4, 9], max_lengths=(5, 5)), want)
+    assert torch.equal(attention(x, x, x, lengths=([0, 4, 9], lengths), max_lengths=(5, 5)), want)
+
+
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "block-sparse"])
 @pytest.mark.parametrize("algorithm", ["automatic", "standard", "flash1", "flash2"])
 def test_algorithms(algorithm, sparse):
@@ -234,6 +242,13 @@ def test_dropout_follows_the_generator():
     third = dropped(x, generator=own)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(dropped(x, generator=own.manual_seed(3)), third)
+
+
+@pytest.mark.parametrize("seed, offset", [(3, 4), (2**64 - 5, 2**63 + 1)])
+def test_dropout_by_numbers(seed, offset):
+    q, k, v = (randn(1, 40, 2, 16, grad=True) for _ in range(3))
+    check_problem(oracle.Problem(dropout=0.4, seed=seed, offset=offset),
+                  lambda q, k, v, _: attention(q, k, v, dropout=0.4, seed=seed, offset=offset, return_lse=True), q, k, v)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
