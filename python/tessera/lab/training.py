@@ -76,7 +76,8 @@ class Training:
         from tessera.lab.model import Transformer
 
         self.point, self.device = point, device
-        self.model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal).to(device)
+        with torch.device(device):
+            self.model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal)
         self.optimizer = torch.optim.AdamW(self.model.parameters()) if point.optimizer == "adamw" else None
         shape = (point.batch, point.sequence, point.width)
         self.x, self.target = (torch.randn(shape, device=device) for _ in range(2))
