@@ -92,6 +92,14 @@ def test_compile_with_a_block_mask():
     assert not torch.allclose(dense, attention(q, k, v, block_mask=mask))
 
 
+def test_compiled_code_notices_another_mask():
+    near, far = (tessera.BlockMask.local(64, 64, radius, block_q=16, block_k=16) for radius in (0, 2))
+    x = randn(1, 64, 2, 16, dtype=torch.float32)
+    compiled = torch.compile(lambda x, mask: attention(x, x, x, block_mask=mask), fullgraph=True, backend="aot_eager")
+    for mask in (near, far, None, near):
+        assert torch.equal(compiled(x, mask), attention(x, x, x, block_mask=mask))
+
+
 def test_compiled_dropout_follows_the_generator():
     x = randn(1, 64, 2, 16, dtype=torch.float32, grad=True)
     compiled = torch.compile(lambda x: attention(x, x, x, dropout=0.4), fullgraph=True)
