@@ -111,6 +111,27 @@ def test_compiled_dropout_follows_the_generator():
     assert not torch.equal(*results[0])
 
 
+def test_compiled_checkpointing_repeats_dropout():
+    """The gradient that recomputation gives is that of the values: along a direction it is their slope."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = randn(1, 64, 2, 16, dtype=torch.float32, grad=True)
+
+    @torch.compile(fullgraph=True)
+    def loss(x):
+        out = checkpoint(lambda x: attention(2.0 * x, x, x, dropout=0.3).sin(), x, use_reentrant=False)
+        return out.square().sum()
+
+    def value(x):
+        torch.manual_seed(0)
+        return loss(x)
+
+    direction = torch.randn_like(x)
+    (grad,) = torch.autograd.grad(value(x), x)
+    slope = (value(x + 0.01 * direction) - value(x - 0.01 * direction)) / 0.02
+    assert (grad * direction).sum().item() == pytest.approx(slope.item(), rel=0.02, abs=0.1)
+
+
 def test_compiled_autocast():
     q, k, v = (randn(1, 33, 2, 16, dtype=torch.float32, grad=True) for _ in range(3))
 
