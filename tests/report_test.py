@@ -3,6 +3,7 @@
 The pages and their screenshots stay in report-pages beside the build's test results, to be looked at.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -249,6 +250,48 @@ def test_series_and_missing_points_are_counted(page, comparison):
         row["experiment"] == "out_of_memory" and row["status"] == "out_of_memory" for row in rows()
     )
     assert absent["accuracy-1"] > 0
+
+
+def rows_of_training():
+    """A few of each experiment of `python -m tessera.lab`, as if measured: standard does not fit at the last point."""
+    base = rows()[0] | {"status": "ok", "reason": None}
+    made = []
+    for depth, width, length in itertools.product((2, 4), (128, 256), (512, 1024, 2048)):
+        for share, name in enumerate(("standard", "flash"), 1):
+            fits = name == "flash" or length * width < 2048 * 256
+            made.append(base | {
+                "experiment": "training", "algorithm": name, "direction": "forward + backward", "q_length": length,
+                "k_length": length, "embedding": width, "depth": depth, "status": "ok" if fits else "out_of_memory",
+                "median_ms": length * depth / share, "peak_bytes": length * width * depth, "memory_used_bytes": width * depth,
+                "time_saved_percent": 50 if share == 2 else None, "memory_saved_percent": 0 if share == 2 else None,
+            })  # fmt: skip
+    for step in range(0, 40, 2):
+        for name in ("standard", "flash", "block_sparse"):
+            made.append(base | {
+                "experiment": "gpt", "algorithm": name, "preset": "tiny", "step": step, "loss": 6 - step / 10,
+                "train_seconds": step * 1.1, "tokens_per_second": 1000.0, "peak_bytes": 2**20,
+            })  # fmt: skip
+    for direction, name in itertools.product(("forward", "backward"), ("tessera", "sdpa_flash", "sdpa_cudnn")):
+        status = "unsupported" if name == "sdpa_cudnn" else "ok"
+        made.append(base | {"experiment": "peers", "algorithm": name, "direction": direction, "status": status})
+    return made
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1200, 360])
+def test_experiments_of_python_are_drawn(pages, width):
+    folder = pages / "training"
+    folder.mkdir(exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of_training()))
+    result = report(folder, "--out", folder / "report.html")
+    assert result.returncode == 0 and "3 experiments, 13 figures" in result.stdout, result.stderr
+    seen = probe(variant(folder / "report.html", f"training-{width}", "light"), width)
+    assert seen["problems"] == [] and seen["width"] <= seen["view"]
+    assert [(chart["figure"], chart["series"]) for chart in seen["charts"]] == expected_series(folder / "report.html")
+    assert sum(chart["absent"] for chart in seen["charts"] if chart["figure"] == "training-1") == 2
+    text = unescape(re.sub(r"<[^>]*>", "", (folder / "report.html").read_text()))
+    assert "On average over 12 points 50.0 % of the time is saved" in text
+    assert "flash is at 2.0× the N of standard at embedding = 256" in text
 
 
 @needs_browser

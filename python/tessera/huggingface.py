@@ -11,15 +11,21 @@ heads, dropout, attention sinks and position biases are passed on. A padding tok
 ``eager`` gives an average of everything; neither is ever read.
 """
 
+import inspect
+
 import torch
+import transformers
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import prepare_padding_mask, sdpa_mask
-from transformers.utils.import_utils import is_tracing
+from transformers.masking_utils import sdpa_mask
 
 from tessera.torch import attention
 from tessera.torch._sdpa import bias_of
 
 Tensor = torch.Tensor
+
+if "q_offset" not in inspect.signature(sdpa_mask).parameters:
+    raise ImportError(f"transformers is {transformers.__version__}; tessera.huggingface needs one whose mask functions "
+                      "take q_offset (5.22 does)")
 
 
 def attention_forward(
@@ -83,11 +89,11 @@ def mask(
     addition to them, (batch, 1, queries, keys) for everything else; 0 where a key is seen, -inf where not."""
     if _is_plain(q_length, kv_length, q_offset, kv_offset, local_size, allow_is_causal_skip,
                  allow_is_bidirectional_skip, config):
-        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-        if padding is None:
+        if attention_mask is None:
             return None
-        padding = padding[:, kv_offset:kv_offset + kv_length]
-        if not is_tracing(padding) and padding.all():
+        padding = attention_mask[:, kv_offset:kv_offset + kv_length].bool()
+        padding = torch.nn.functional.pad(padding, (0, kv_length - padding.shape[1]))  # keys not yet spoken of: unseen
+        if not torch.compiler.is_compiling() and padding.all():
             return None
         if q_length > 1:
             return _bias(padding[:, None, None, :], dtype)

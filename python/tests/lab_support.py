@@ -53,7 +53,7 @@ def write_rows(directory, rows):
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def text_folder(tmp_path_factory):
     """Text that a small model learns something from: sentences of few words."""
     folder = tmp_path_factory.mktemp("text")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch_support import CUDA, DEVICE, DTYPES, EXACT, as_numpy, check, check_problem, cpu_only, cuda_only, randn, torch
 
 import tessera
+import tessera.compat
 from tessera.torch import _calls, attention, new_dropout_state
 
 
@@ -88,6 +89,14 @@ def test_packed_sequences(lengths, causal):
 
     check_problem(oracle.Problem(right=0 if causal else -1, lengths_q=lengths_q, lengths_k=lengths_k), run,
                   *(x.detach()[None].requires_grad_() for x in (q, k, v)))
+
+
+def test_lengths_as_a_list():
+    x = randn(9, 2, 8)
+    lengths = torch.tensor([0, 4, 9], dtype=torch.int32, device=DEVICE)
+    want = attention(x, x, x, lengths=lengths, max_lengths=(5, 5))
+    assert torch.equal(attention(x, x, x, lengths=[0, 4, 9], max_lengths=(5, 5)), want)
+    assert torch.equal(attention(x, x, x, lengths=([0, 4, 9], lengths), max_lengths=(5, 5)), want)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "block-sparse"])
@@ -172,10 +181,44 @@ def test_head_dim_that_is_not_contiguous_is_copied():
     assert torch.equal(attention(q, q, q), attention(*(q.contiguous(),) * 3))
 
 
+@pytest.mark.parametrize("which", range(4), ids=["q", "k", "v", "bias"])
+def test_each_input_may_have_rows_with_gaps(which):
+    leaves = [randn(2, 33, 16, 4, grad=True) for _ in range(3)] + [randn(33, 33, grad=True)]
+
+    def value(contiguous):
+        x = list(leaves[i].mT if i == which else leaves[i].mT.contiguous() for i in range(4))
+        assert x[which].stride(-1) != 1
+        return attention(*(y.contiguous() if contiguous else y for y in x[:3]),
+                         bias=x[3].contiguous() if contiguous else x[3]).square().sum()
+
+    for got, want in zip(*(torch.autograd.grad(value(contiguous), leaves) for contiguous in (False, True))):
+        assert torch.equal(got, want)
+
+
+def test_inputs_that_overlap_themselves():
+    track = randn(40)
+    windows = track.as_strided((1, 8, 1, 16), (40, 1, 1, 1)).requires_grad_()  # as unfold makes them
+    same = windows.detach().contiguous().requires_grad_()
+    for x in (windows, same):
+        attention(x, x, x).square().sum().backward()
+    assert torch.equal(windows.grad, same.grad)
+
+
 def test_output_follows_the_memory_order_of_q():
     q = randn(2, 33, 4, 16).transpose(1, 2)
     out = attention(q, q, q, layout="bhsd")
     assert out.stride() == q.stride() and out.transpose(1, 2).is_contiguous()
+
+
+def test_docstrings():
+    import doctest
+
+    from tessera.torch import _attention, _sdpa
+
+    for module in (_attention, _sdpa, tessera.compat):
+        results = doctest.testmod(module)
+        assert results.attempted and not results.failed, module
+    tessera.compat.uninstall()
 
 
 # --- dropout ---------------------------------------------------------------------------------------------------------
@@ -199,6 +242,13 @@ def test_dropout_follows_the_generator():
     third = dropped(x, generator=own)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(dropped(x, generator=own.manual_seed(3)), third)
+
+
+@pytest.mark.parametrize("seed, offset", [(3, 4), (2**64 - 5, 2**63 + 1)])
+def test_dropout_by_numbers(seed, offset):
+    q, k, v = (randn(1, 40, 2, 16, grad=True) for _ in range(3))
+    check_problem(oracle.Problem(dropout=0.4, seed=seed, offset=offset),
+                  lambda q, k, v, _: attention(q, k, v, dropout=0.4, seed=seed, offset=offset, return_lse=True), q, k, v)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

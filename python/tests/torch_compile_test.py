@@ -92,6 +92,14 @@ def test_compile_with_a_block_mask():
     assert not torch.allclose(dense, attention(q, k, v, block_mask=mask))
 
 
+def test_compiled_code_notices_another_mask():
+    near, far = (tessera.BlockMask.local(64, 64, radius, block_q=16, block_k=16) for radius in (0, 2))
+    x = randn(1, 64, 2, 16, dtype=torch.float32)
+    compiled = torch.compile(lambda x, mask: attention(x, x, x, block_mask=mask), fullgraph=True, backend="aot_eager")
+    for mask in (near, far, None, near):
+        assert torch.equal(compiled(x, mask), attention(x, x, x, block_mask=mask))
+
+
 def test_compiled_dropout_follows_the_generator():
     x = randn(1, 64, 2, 16, dtype=torch.float32, grad=True)
     compiled = torch.compile(lambda x: attention(x, x, x, dropout=0.4), fullgraph=True)
@@ -101,6 +109,27 @@ def test_compiled_dropout_follows_the_generator():
         results.append((compiled(x), compiled(x)))
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
     assert not torch.equal(*results[0])
+
+
+def test_compiled_checkpointing_repeats_dropout():
+    """The gradient that recomputation gives is that of the values: along a direction it is their slope."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = randn(1, 64, 2, 16, dtype=torch.float32, grad=True)
+
+    @torch.compile(fullgraph=True)
+    def loss(x):
+        out = checkpoint(lambda x: attention(2.0 * x, x, x, dropout=0.3).sin(), x, use_reentrant=False)
+        return out.square().sum()
+
+    def value(x):
+        torch.manual_seed(0)
+        return loss(x)
+
+    direction = torch.randn_like(x)
+    (grad,) = torch.autograd.grad(value(x), x)
+    slope = (value(x + 0.01 * direction) - value(x - 0.01 * direction)) / 0.02
+    assert (grad * direction).sum().item() == pytest.approx(slope.item(), rel=0.02, abs=0.1)
 
 
 def test_compiled_autocast():

@@ -119,6 +119,17 @@ def test_half_types(dtype):
         check("float mask", scaled_dot_product_attention(q, k, v, float_mask.to(kind)), as_numpy(want), dtype, 5)
 
 
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_autocast(dtype, mask_dtype):
+    x = randn(2, 4, 33, 16, dtype=dtype)
+    mask = (torch.rand(33, 33, device=DEVICE) > 0.2).to(mask_dtype)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        got, want = scaled_dot_product_attention(x, x, x, mask), ORIGINAL(x, x, x, mask)
+    assert got.dtype == want.dtype == torch.bfloat16
+    check("out", got, as_numpy(want), torch.bfloat16, 5)
+
+
 def test_finite_masks():
     x = randn(1, 2, 9, 8, dtype=torch.float32)
     mask = torch.zeros(9, 9, device=DEVICE)

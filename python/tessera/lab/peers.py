@@ -18,7 +18,7 @@ SIZES = {
     "default": {"seq": "256..2048", "heads": 8, "dim": "64", "batch": 1},
     "full": {"seq": "512..8192", "heads": 16, "dim": "64,128", "batch": 4},
 }
-SECONDS = {"quick": 0.25, "default": 1.0, "full": 1.0}  # of calls for each library and point
+SECONDS = {"quick": 0.25, "default": 1.0, "full": 1.0}  # for each library and point, pauses included
 MOST_CALLS, FEWEST_CALLS = 50, 5
 PAUSE = 0.015  # seconds between calls on the CPU: OpenMP's threads spin for a while after theirs
 SAMPLED_ROWS = 16
@@ -129,13 +129,13 @@ def interleave(calls, seconds, meter, pause, proceed):
 
     times = {library: [] for library in calls}
     orders = itertools.cycle([list(calls)[i:] + list(calls)[:i] for i in range(len(calls))] or [[]])
+    begin = time.perf_counter()
     while calls:
         proceed()
         for library in next(orders):
             times[library].append(timed(calls[library]))
         done = len(next(iter(times.values())))
-        slowest = max(sum(taken) for taken in times.values())
-        if done >= MOST_CALLS or (done >= FEWEST_CALLS and slowest >= seconds):
+        if done >= MOST_CALLS or (done >= FEWEST_CALLS and time.perf_counter() - begin >= seconds * len(calls)):
             break
     return times
 

@@ -35,16 +35,19 @@ class Progress:
     """The line that changes: what, how far, time left. Only where standard error is a terminal."""
 
     def __init__(self):
-        self._start = time.monotonic()
+        self._start = None  # when the first share was shown, and what it was: a run that is resumed starts in the middle
         self._visible = sys.stderr.isatty()
         self._shown = False
 
     def show(self, what, share):
-        """`share` of all the work is done, counted from when this object was made."""
+        """`share` of all the work is done."""
+        if self._start is None:
+            self._start = (time.monotonic(), share)
         if not self._visible:
             return
-        spent = time.monotonic() - self._start
-        left = f", {clock_text(spent * (1 - share) / share)} left" if share > 0.01 else ""
+        since, before = self._start
+        done = share - before
+        left = f", {clock_text((time.monotonic() - since) * (1 - share) / done)} left" if done > 0.005 else ""
         text = f"{share * 100:3.0f} %  {what}{left}"
         print("\r\033[K" + text[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
         self._shown = True

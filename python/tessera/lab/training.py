@@ -67,7 +67,7 @@ class Point:
         return 3.0 * self.depth * (2 * 12 * self.width**2 * tokens + 4 * pairs * self.width)
 
 
-class Session:
+class Training:
     """The model of a point and what it is trained on: random vectors."""
 
     def __init__(self, point, device):
@@ -76,7 +76,8 @@ class Session:
         from tessera.lab.model import Transformer
 
         self.point, self.device = point, device
-        self.model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal).to(device)
+        with torch.device(device):
+            self.model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal)
         self.optimizer = torch.optim.AdamW(self.model.parameters()) if point.optimizer == "adamw" else None
         shape = (point.batch, point.sequence, point.width)
         self.x, self.target = (torch.randn(shape, device=device) for _ in range(2))
@@ -104,15 +105,15 @@ def measure(_link, point, device, seconds):
 
     torch.manual_seed(point.seed)
     # One small model through all the code: threads and libraries are there before memory is counted.
-    Session(replace(point, sequence=64, width=HEAD_DIM, depth=1), device).step()
+    Training(replace(point, sequence=64, width=HEAD_DIM, depth=1), device).step()
     meter = meter_of(device)
     meter.limit(point.budget)
-    session = Session(point, device)
+    trained = Training(point, device)
     held = meter.used()
 
     def timed_step():
         start = time.perf_counter()
-        session.step()
+        trained.step()
         meter.wait()
         return time.perf_counter() - start
 
@@ -126,7 +127,7 @@ def measure(_link, point, device, seconds):
     return timing | {
         "warmup": 0 if first > LONG_STEP else 1,
         "tflops": point.flops() / (timing["median_ms"] / 1e3) / 1e12,
-        "parameters": session.parameters(), "threads": torch.get_num_threads() if device == "cpu" else None,
+        "parameters": trained.parameters(), "threads": torch.get_num_threads() if device == "cpu" else None,
         "peak_bytes": meter.peak(), "memory_used_bytes": meter.used(), "peak_extra_bytes": max(0, meter.peak() - held),
         "tensor_bytes": held,
     }  # fmt: skip

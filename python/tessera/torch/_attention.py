@@ -32,6 +32,8 @@ def attention(
     softcap: float = 0.0,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
+    seed: int | None = None,
+    offset: int = 0,
     dropout_state: Tensor | None = None,
     lengths: Any = None,
     max_lengths: tuple[int, int] = (0, 0),
@@ -62,9 +64,9 @@ def attention(
         softcap: cap * tanh(score / cap) before bias and mask; 0 is off.
         dropout: the probability. The bits come from torch's generator of the device, or from ``generator``: what
             torch.manual_seed, activation checkpointing and CUDA graphs do to torch's own dropout they do to this.
-        dropout_state: int64 {seed, offset} on the device, in place of new bits: the same state drops the same
-            elements, on every device.
-        lengths: cumulative int32 lengths [0, n1, n1 + n2, ...], beside q, of sequences packed into a batch of 1 (or
+        seed, offset: choose the bits in place of a generator: the same two numbers drop the same elements, on every
+            device. dropout_state holds both as an int64 tensor on the device, read when the kernel runs.
+        lengths: cumulative lengths [0, n1, n1 + n2, ...], int32 beside q, of sequences packed into a batch of 1 (or
             tensors without a batch): one for queries and keys alike, or two. On a GPU ``max_lengths`` must say the
             longest.
         block_mask: only these blocks of keys are seen.
@@ -98,11 +100,11 @@ def attention(
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     if dropout > 0.0 and dropout_state is None:
-        dropout_state = new_dropout_state(q.device, generator)
+        dropout_state = new_dropout_state(q.device, generator) if seed is None else _state(seed, offset, q.device)
     order = _layout(layout)
     if alibi is not None and not isinstance(alibi, Tensor):
         alibi = _slopes(alibi, q, q.shape[-2 if order == 0 else -3])
-    lengths_q, lengths_k = _pair(lengths)
+    lengths_q, lengths_k = (None, None) if lengths is None else _lengths(lengths, q)
     max_q, max_k = max_lengths
     description = (causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic)
     tensors = (q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state)
@@ -149,6 +151,16 @@ def _refuse_tangents(**tensors) -> None:
     for name, tensor in tensors.items():
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; attention has gradients in reverse mode only")
+
+
+def _state(seed: int, offset: int, device: torch.device) -> Tensor:
+    """Two numbers of 64 bits without a sign as the int64 tensor that holds the same bits."""
+    words = [(word + 2**63) % 2**64 - 2**63 for word in (seed, offset)]
+    return torch.tensor(words, dtype=torch.int64, device=device)
+
+
+def _lengths(lengths: Any, q: Tensor):
+    return (x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int32, device=q.device) for x in _pair(lengths))
 
 
 def _autocast(tensor: Tensor) -> Tensor:

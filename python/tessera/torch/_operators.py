@@ -66,9 +66,9 @@ _backward_once = once_differentiable(_backward_eager)
 # --- block masks: a graph names one by what is in it ----------------------------------------------------------------
 
 _masks: dict[str, _core.BlockMask] = {}
+_traced: set[_core.BlockMask] = set()  # compiled code is guarded by a mask's address: it must not be given to another
 
 
-@torch._dynamo.assume_constant_result
 def mask_key(block_mask) -> str:
     """A name for the mask in traced graphs, from its contents. The mask then lives as long as the process."""
     sizes = (block_mask.q_length, block_mask.k_length, block_mask.block_q, block_mask.block_k, block_mask.heads)
@@ -78,7 +78,13 @@ def mask_key(block_mask) -> str:
             row = block_mask.row(q_block, head)
             digest.update(array("q", (len(row), *row)))
     key = digest.hexdigest()
-    return _masks.setdefault(key, block_mask) and key
+    _masks.setdefault(key, block_mask)
+    _traced.add(block_mask)
+    return key
+
+
+# What torch.compiler.assume_constant_result does, without its import of the whole compiler: seconds.
+mask_key._dynamo_marked_constant = True
 
 
 def _mask_of(key: str | None):

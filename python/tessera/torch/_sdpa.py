@@ -94,14 +94,16 @@ def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) ->
     if mask.shape[-1] != full[-1]:
         mask = mask.expand(-1, -1, -1, full[-1])
 
+    dtype = query.dtype
+    if dtype != torch.float64 and torch.is_autocast_enabled(mask.device.type):
+        dtype = torch.get_autocast_dtype(mask.device.type)  # what `attention` will make of the query
+        mask = mask if mask.dtype in (torch.bool, torch.float32) else mask.to(dtype)
     if mask.dtype == torch.bool:
-        return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
-    if torch.is_autocast_enabled(mask.device.type):
-        return mask if mask.dtype == torch.float32 else mask.to(torch.get_autocast_dtype(mask.device.type))
-    if mask.dtype not in (query.dtype, torch.float32):
+        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+    if mask.dtype not in (dtype, torch.float32):
         raise RuntimeError(f"attn_mask.dtype is {mask.dtype}; it must be torch.bool, torch.float32 or that of query, "
                            f"{query.dtype}")
-    return mask.to(query.dtype) if query.dtype == torch.float64 else mask
+    return mask.to(dtype) if dtype == torch.float64 else mask
 
 
 _replaced = threading.local()  # .depth: how many replace_sdpa() this thread is inside of
