@@ -3,13 +3,13 @@
 import threading
 
 import pytest
-import torch.nn.functional as functional
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_support import DEVICE, EXACT, as_numpy, check, randn, torch
 
 from tessera.torch import replace_sdpa, scaled_dot_product_attention
 
+functional = torch.nn.functional
 ORIGINAL = functional.scaled_dot_product_attention
 
 
