@@ -3,13 +3,13 @@
 import threading
 
 import pytest
-import torch.nn.functional as functional
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_support import DEVICE, EXACT, as_numpy, check, randn, torch
 
 from tessera.torch import replace_sdpa, scaled_dot_product_attention
 
+functional = torch.nn.functional
 ORIGINAL = functional.scaled_dot_product_attention
 
 
@@ -49,7 +49,8 @@ def cases(draw):
     words = {"is_causal": draw(st.booleans()), "scale": draw(st.sampled_from((None, 0.4))), "enable_gqa": gqa}
     mask = None
     if not words["is_causal"] and draw(st.booleans()):
-        lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)) if not gqa else tensors[0].shape[:-2]
+        # PyTorch broadcasts a mask to the scores, which know nothing of the value's dimensions.
+        lead = tensors[0].shape[:-2] if gqa else torch.broadcast_shapes(*(x.shape[:-2] for x in tensors[:2]))
         full = tuple(draw(st.sampled_from((size, 1))) for size in (*lead, queries, keys))
         full = full[draw(st.integers(0, len(full) - 2)):]
         if draw(st.booleans()):
