@@ -165,6 +165,22 @@ def test_kvcache(words):
     assert lse.shape == (batch, 4, new)
 
 
+@pytest.mark.parametrize("per_batch", [False, True])
+def test_kvcache_scores(per_batch):
+    """Scale, softcap and slopes, which may differ from one batch entry to the next, reach the scores."""
+    filled = [5, 17, 12]
+    q, k_cache, v_cache = randn(3, 2, 4, 16), randn(3, 20, 2, 16), randn(3, 20, 2, 16)
+    slopes = torch.rand(*((3, 4) if per_batch else (4,)), device=DEVICE)
+    out = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=torch.tensor(filled, device=DEVICE),
+                                             softmax_scale=0.7, softcap=1.5, alibi_slopes=slopes, causal=True)
+    for b, keys in enumerate(filled):
+        distance = (torch.arange(keys, device=DEVICE) - torch.arange(2, device=DEVICE)[:, None] - (keys - 2)).abs()
+        bias = -(slopes[b] if per_batch else slopes)[:, None, None].to(EXACT) * distance
+        want = plain_attention(q[b:b + 1], k_cache[b:b + 1, :keys], v_cache[b:b + 1, :keys], bias=bias, scale=0.7,
+                               softcap=1.5, mask=band(2, keys, right=0))
+        check(f"out {b}", out[b:b + 1], as_numpy(want), EXACT, 100)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_forward_and_backward_one_by_one(packed):
     from tessera.compat.flash_attn import flash_attn_interface as low
