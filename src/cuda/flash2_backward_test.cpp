@@ -114,6 +114,29 @@ TEST(BackwardChoice, TakesTheFirstThatFits) {
             "no instance for head_dim 64 fits into 59 bytes of shared memory");
 }
 
+TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
+  const std::int64_t offsets[] = {0, 0};
+  for (const int capability : AssumedGpu::known()) {
+    const AssumedGpu gpu(capability);
+    const BackwardFamily family =
+        capability < 80 ? flash2::backward_family_sm75() : flash2::backward_family_fp16();
+    for (const int head_dim : {64, 128, 256}) {
+      for (const Variant variant : {Variant::plain, Variant::featured, Variant::dropout}) {
+        core::Problem p = with_variant(problem(head_dim), variant);
+        EXPECT_FALSE(choose_backward(family, device_limits(0), p).in_turns);
+        p.deterministic = true;
+        const BackwardChoice in_turns = choose_backward(family, device_limits(0), p);
+        EXPECT_TRUE(in_turns.in_turns && in_turns.keys->in_turns) << capability << " " << head_dim;
+        EXPECT_EQ(in_turns.queries, nullptr);
+        p.blocks = {.block_q = 512, .block_k = 512, .q_blocks = 1, .k_blocks = 1, .row_offsets = offsets};
+        const BackwardChoice masked = choose_backward(family, device_limits(0), p);
+        EXPECT_FALSE(masked.in_turns);
+        EXPECT_NE(masked.queries, nullptr);
+      }
+    }
+  }
+}
+
 TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   const AssumedGpu gpu(80);
   core::Problem p = problem(64);

@@ -13,6 +13,9 @@ namespace tessera::cuda::flash2 {
 
 // Statistics and sums of dQ are kept in blocks of so many queries of one head and sequence.
 inline constexpr int kQueryBlock = 64;
+// In deterministic mode tiles of keys take turns at so many queries: the smallest step of a kernel.
+inline constexpr int kTurnQueries = 16;
+inline constexpr int kTurnsPerBlock = kQueryBlock / kTurnQueries;
 
 // Where the blocks of queries of a sequence lie among those of a head. With packed sequences every sequence gets
 // room for one more block than its share, so that the place follows from where its rows begin.
@@ -43,6 +46,10 @@ struct BackwardArguments {
   // asked for, or has a kernel of its own.
   float* grad_q_sums = nullptr;
   int head_dim = 0;  // of the sums' rows
+  // Deterministic mode: per head and block of queries, for every 16 of them, how many tiles of keys have added to the sums;
+  // and the tasks given out so far. Null: in any order.
+  std::uint32_t* turns = nullptr;
+  std::uint32_t* ticket = nullptr;
 };
 
 static_assert(sizeof(BackwardArguments) < 4096, "the parameters of a kernel");
@@ -55,6 +62,7 @@ struct BackwardKernel {
   int block_q = 0, block_k = 0;
   int threads = 0;
   int shared_memory = 0;
+  bool in_turns = false;  // tiles of keys: adds to dQ in turns when asked to
 };
 
 inline constexpr int kPrepareThreads = 256;

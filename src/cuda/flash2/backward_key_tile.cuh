@@ -1,5 +1,5 @@
-// What backward.cuh computes with: its configuration, what a thread block knows and keeps in shared memory, and the step from
-// scores to P and dS.
+// What backward.cuh computes with: its configuration, what a thread block knows and keeps in shared memory, the walk over
+// the queries that see a tile of keys, and the step from scores to P and dS.
 #pragma once
 
 #include "cuda/flash2/backward_steps.cuh"
@@ -15,15 +15,20 @@ struct BackwardConfig {
   int block_q = 64;
   int stages = 2;
   int thread_blocks = 1;  // per multiprocessor, for the register allocation
+  bool in_turns = true;   // serves deterministic mode too, which costs registers
 
   constexpr int block_k() const { return key_groups * 32; }
   // Queries whose scores a warp computes: all, or its share; with few queries not every warp gets one.
   constexpr int width() const { return block_q / splits < 16 ? 16 : block_q / splits; }
   // Queries whose scores a warp holds at a time. Options take registers.
   constexpr int chunk() const {
-    const int most = variant == Variant::plain && stages > 1 && copies_async(engine) ? 32 : 16;
+    const int most = variant == Variant::plain && stages > 1 ? 32 : 16;
     return width() < most ? width() : most;
   }
+  // Without cp.async the next step's rows wait in registers until their place is free; options need those registers.
+  constexpr bool through_registers() const { return !copies_async(engine) && variant == Variant::plain; }
+  // Whether steps with and without masks share their code: where registers do not suffice for more.
+  constexpr bool one_copy() const { return stages == 1 && !through_registers(); }
   constexpr int warps() const { return key_groups * splits; }
   constexpr int threads() const { return warps() * 32; }
   constexpr int key_tile_bytes() const { return block_k() * head_dim * 2; }
@@ -31,14 +36,62 @@ struct BackwardConfig {
   constexpr int score_tile_bytes() const { return block_k() * block_q * 2; }
 };
 
+// A tile of keys [begin, end) of a sequence.
+struct KeyRange {
+  int sequence, kv_head, begin, end;
+};
+
+// A run of blocks of queries of one head. A head of -1: no more.
+struct QueryRun {
+  int head;
+  int begin, first, last;
+};
+
+// The runs of queries that see a tile of keys, for one query head of the group after the other.
+class QueryRuns {
+ public:
+  QueryRuns() = default;
+  __device__ QueryRuns(const core::Problem& p, const KeyRange& keys)
+      : head_(keys.kv_head * static_cast<int>(p.group())) {
+    enter_head(p, keys);
+  }
+
+  // The next run, whose steps begin at multiples of `width`.
+  __device__ QueryRun next(const core::Problem& p, const KeyRange& keys, int width) {
+    const int last_head = (keys.kv_head + 1) * static_cast<int>(p.group()) - 1;
+    while (true) {
+      const Run run = runs_.next(width);
+      if (run.first < run.last) return {head_, run.begin, run.first, run.last};
+      if (head_ == last_head) return {-1, 0, 0, 0};
+      ++head_;
+      enter_head(p, keys);
+    }
+  }
+
+ private:
+  __device__ void enter_head(const core::Problem& p, const KeyRange& keys) {
+    runs_ = Runs(core::visible_queries(p, core::sequence(p, keys.sequence), head_, keys.begin, keys.end));
+  }
+
+  int head_;
+  Runs runs_;
+};
+
+// A step of the walk: its first query, which of the tile's two runs it belongs to, and the stage that holds its rows.
+struct QueryStep {
+  int begin, which, stage;
+};
+
 // What a thread block knows about its tile and the query head at hand. In shared memory: registers are full.
 struct KeyTile {
-  KeyRange keys;
+  KeyRange keys;                   // an empty range: there is no such tile
   int q_begin, k_begin, q_length;  // of the sequence
   core::Diagonals band;
   QueryRuns runs;
   QueryRun run[2];  // the one at hand and the one before or after, and their heads' options
   HeadOptions options[2];
+  std::uint32_t ticket;  // deterministic mode: the number of this task
+  std::uint32_t* turn;   // and the turn to be passed on; thread 0's
 };
 
 // Shared memory: K, V; per stage Q, dO; dS and, with splits, P; per stage the statistics; the
@@ -54,6 +107,18 @@ struct BackwardShared {
   static constexpr int kStatisticsBytes = 2 * C.block_q * 4;
   static constexpr int kTile = kStatistics + C.stages * kStatisticsBytes;
   static constexpr int kBytes = kTile + sizeof(KeyTile);
+};
+
+// The place of a thread, worked out wherever it is needed: see opaque.
+template <BackwardConfig C>
+struct Place {
+  int lane, warp, group, split;
+
+  __device__ __forceinline__ Place() {
+    const int thread = opaque(static_cast<int>(threadIdx.x));
+    lane = thread % 32, warp = thread / 32;
+    group = C.splits == 1 ? warp : warp % C.key_groups, split = C.splits == 1 ? 0 : warp / C.key_groups;
+  }
 };
 
 // Scores of 32 keys x 8 * Blocks queries become P (in `s`) and dS (in `dp`). `column` is the first of these queries in
@@ -128,17 +193,5 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
   }
   return Masked && !(check == 0);
 }
-
-// The place of a thread, worked out wherever it is needed: see opaque.
-template <BackwardConfig C>
-struct Place {
-  int lane, warp, group, split;
-
-  __device__ __forceinline__ Place() {
-    const int thread = opaque(static_cast<int>(threadIdx.x));
-    lane = thread % 32, warp = thread / 32;
-    group = C.splits == 1 ? warp : warp % C.key_groups, split = C.splits == 1 ? 0 : warp / C.key_groups;
-  }
-};
 
 }  // namespace tessera::cuda::flash2

@@ -45,12 +45,16 @@ __global__ void __launch_bounds__(kPrepareThreads)
     backward_prepare(const __grid_constant__ BackwardArguments a) {
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
+  if (a.turns != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.ticket = 0;
   if (block.rows <= 0) return;
   const core::Sequence& s = block.s;
   if (a.grad_q_sums != nullptr) {
     auto* sums = reinterpret_cast<float4*>(a.grad_q_sums + block.index * kQueryBlock * a.head_dim);
     for (int i = static_cast<int>(threadIdx.x); i < kQueryBlock * a.head_dim / 4; i += kPrepareThreads)
       sums[i] = float4{};
+  }
+  if (a.turns != nullptr && threadIdx.x < kTurnsPerBlock) {
+    a.turns[block.index * kTurnsPerBlock + threadIdx.x] = 0;
   }
   constexpr int kLanes = 8;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, columns = static_cast<int>(p.v_dim);
