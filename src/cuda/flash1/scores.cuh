@@ -97,8 +97,8 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
           core::dropout_call(o.stream, row, column / core::kDropoutGroup + n / 4, t);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        bits |= ((block.word[m] & 0xFFFF) >= o.threshold ? 1U : 0U) << (2 * (n + m));
-        bits |= ((block.word[m] >> 16) >= o.threshold ? 2U : 0U) << (2 * (n + m));
+        bits |= (core::dropout_half(block.word[m], 0) >= o.threshold ? 1U : 0U) << (2 * (n + m));
+        bits |= (core::dropout_half(block.word[m], 1) >= o.threshold ? 2U : 0U) << (2 * (n + m));
       }
     }
     return bits;
@@ -113,7 +113,7 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]
                                              : block.word[3];
-    bits |= ((word >> (within % 2 * 16) & 0xFFFF) >= o.threshold ? 1U : 0U) << e;
+    bits |= (core::dropout_half(word, within % 2) >= o.threshold ? 1U : 0U) << e;
   }
   return bits;
 }

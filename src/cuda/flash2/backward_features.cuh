@@ -54,7 +54,7 @@ __device__ __forceinline__ std::uint32_t kept_by_eights(const HeadOptions& o, st
                                                         int j) {
   const std::int64_t column = o.column + j;
   const int word = static_cast<int>(column >> 3) & 3, pair = static_cast<int>(column & 7) / 2;
-  const int shift = static_cast<int>(column & 1) * 16;
+  const int odd = static_cast<int>(column & 1);
   std::uint32_t bits = 0;
 #pragma unroll 1
   for (int half = 0; half < (word == 0 ? 1 : 2); ++half) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ std::uint32_t kept_by_eights(const HeadOptions& o, st
         core::dropout_call(o.stream, o.row + i, column / core::kDropoutGroup + half, pair);
 #pragma unroll
     for (int m = 0; m < 4; ++m)
-      bits |= ((block.word[m] >> shift & 0xFFFF) >= threshold ? 1U : 0U) << (4 * half + m);
+      bits |= (core::dropout_half(block.word[m], odd) >= threshold ? 1U : 0U) << (4 * half + m);
   }
   return bits >> word & 15;
 }
@@ -76,8 +76,8 @@ __device__ __forceinline__ std::uint32_t kept_of_lane(const HeadOptions& o, std:
   std::uint32_t bits = 0;
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
-    bits |= ((block.word[m] & 0xFFFF) >= threshold ? 1U : 0U) << (2 * m);
-    bits |= ((block.word[m] >> 16) >= threshold ? 2U : 0U) << (2 * m);
+    bits |= (core::dropout_half(block.word[m], 0) >= threshold ? 1U : 0U) << (2 * m);
+    bits |= (core::dropout_half(block.word[m], 1) >= threshold ? 2U : 0U) << (2 * m);
   }
   return bits;
 }
@@ -96,7 +96,7 @@ __device__ __forceinline__ std::uint32_t kept_of_lane_anywhere(const HeadOptions
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]
                                              : block.word[3];
-    bits |= ((word >> (within % 2 * 16) & 0xFFFF) >= threshold ? 1U : 0U) << at;
+    bits |= (core::dropout_half(word, within % 2) >= threshold ? 1U : 0U) << at;
   }
   return bits;
 }

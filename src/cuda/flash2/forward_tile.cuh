@@ -143,8 +143,8 @@ class ForwardTile {
       for (int w = 0; w < 4; ++w) dropout_words_[w] = second ? block.word[(w + 2) % 4] : block.word[w];
     }
     const std::uint32_t word = dropout_words_[j % 4];
-    if ((word << 16) <= a_.dropout_limit) x = 0;
-    if (word <= a_.dropout_limit) y = 0;
+    if (core::dropout_half(word, 0) < a_.features.dropout_threshold) x = 0;
+    if (core::dropout_half(word, 1) < a_.features.dropout_threshold) y = 0;
   }
 
   static_assert(C.warps <= kMostForwardWarps);

@@ -22,7 +22,7 @@ struct ScoreFeatures {
   float softcap_out = 0;  // softcap * log2(e)
   bool has_bias = false;
   bool has_alibi = false;
-  std::uint32_t dropout_threshold = 0;  // of 2^16
+  std::uint32_t dropout_threshold = 0;  // of 2^15
   float keep_scale = 1;
 
   static ScoreFeatures of(const core::Problem& p) {
