@@ -67,6 +67,42 @@ TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, std::
                     stream.key0, stream.key1);
 }
 
+// What the calls of one column group and pair have in common, whatever the row: the row is one word of the counter, and
+// two rounds pass before it has reached all four. Whoever needs several rows of the same columns saves almost a third.
+struct DropoutColumns {
+  std::uint32_t second2, third0, third2,
+      third3;  // what enters words 2, 0, 2 and 3 of the second and third round
+};
+
+TESSERA_HD constexpr DropoutColumns dropout_columns(const DropoutStream& stream, std::int64_t column_group,
+                                                    int pair) {
+  static_assert(kPhiloxRounds > 3);
+  const PhiloxBlock first =
+      philox_round({{static_cast<std::uint32_t>(column_group * 4 + pair), 0, stream.high0, stream.high1}},
+                   stream.key0, stream.key1, 0);  // words 1, 2, 3 are right
+  const PhiloxBlock second = philox_round({{0, first.word[1], first.word[2], first.word[3]}}, stream.key0,
+                                          stream.key1, 1);  // 0 and 1
+  const PhiloxBlock third =
+      philox_round({{second.word[0], second.word[1], 0, 0}}, stream.key0, stream.key1, 2);
+  return {second.word[2], third.word[0], third.word[2], third.word[3]};
+}
+
+// The call for one row of them: the same as above.
+TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, const DropoutColumns& columns,
+                                              std::int64_t row) {
+  const PhiloxBlock first = philox_round({{0, static_cast<std::uint32_t>(row), stream.high0, 0}}, stream.key0,
+                                         stream.key1, 0);  // word 0 is right
+  const std::uint64_t product0 = std::uint64_t{kPhiloxMultiplier0} * first.word[0];
+  const std::uint32_t second2 = static_cast<std::uint32_t>(product0 >> 32) ^ columns.second2;
+  const std::uint64_t product1 = std::uint64_t{kPhiloxMultiplier1} * second2;
+  PhiloxBlock block{{static_cast<std::uint32_t>(product1 >> 32) ^ columns.third0,
+                     static_cast<std::uint32_t>(product1),
+                     static_cast<std::uint32_t>(product0) ^ columns.third2, columns.third3}};
+  for (int round = 3; round < kPhiloxRounds; ++round)
+    block = philox_round(block, stream.key0, stream.key1, round);
+  return block;
+}
+
 // The random bits of one of the two columns of a word.
 TESSERA_HD constexpr std::uint32_t dropout_half(std::uint32_t word, int half) {
   return word >> (16 * half) & ((1U << kDropoutBits) - 1);

@@ -27,6 +27,11 @@ __device__ __forceinline__ float alibi_slope(const core::Problem& p, std::int64_
   return p.alibi_slopes[sequence * p.alibi_batch_stride + head] * kLog2E;
 }
 
+// 0xFFFF where an element is kept, for the two columns of a word of random bits.
+__device__ __forceinline__ std::uint32_t kept_halves(const ScoreFeatures& f, std::uint32_t word) {
+  return ptx::at_least_or_nan(f.dropout.operand(word), f.dropout.limit) ^ f.dropout.invert;
+}
+
 // One element of the bias, as it is stored.
 __device__ __forceinline__ float load_bias(const core::Problem& p, std::int64_t offset) {
   if (p.bias_dtype == DType::fp32) return __ldg(static_cast<const float*>(p.bias.data) + offset);
