@@ -16,9 +16,21 @@ namespace tessera::cuda {
 inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
 
-// scale * s, capped: softcap * tanh(scale * s / softcap).
-__device__ __forceinline__ float scaled_score(const ScoreFeatures& f, float s) {
-  return f.softcap_in == 0 ? s * f.scale_log2 : f.softcap_out * ptx::tanh(s * f.softcap_in);
+// scale * s, capped: softcap * tanh(scale * s / softcap). One branch for all: where each element has its own, the compiler
+// makes predicates of them, and every call pays for both sides.
+template <int Tiles, int Blocks>
+__device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[Tiles][Blocks][4]) {
+  auto each = [&](auto&& change) {
+#pragma unroll
+    for (int x = 0; x < Tiles * Blocks * 4; ++x) change(s[x / (Blocks * 4)][x / 4 % Blocks][x % 4]);
+  };
+  if (f.softcap_in != 0) {
+    const float in = f.softcap_in, out = f.softcap_out;
+    each([&](float& score) { score = out * ptx::tanh(score * in); });
+  } else {
+    const float scale = f.scale_log2;
+    each([&](float& score) { score *= scale; });
+  }
 }
 
 // The slope of a head, for scores in base-2 logarithms.

@@ -70,14 +70,7 @@ template <ForwardConfig C>
 template <int Width>
 __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
   const int key_0 = begin + column + lane_ % 4 * 2;
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int j = 0; j < Width / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[mi][j][e] = scaled_score(a_.features, s[mi][j][e]);
-    }
-  }
+  scale_scores(a_.features, s);
   if (C.bias && a_.bias_staged) {
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
