@@ -210,47 +210,41 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
     const std::uint32_t at = step.stage * Shared::kStageBytes;
     const float* statistics =
         reinterpret_cast<const float*>(shared + Shared::kStatistics) + step.stage * 2 * kBlockQ;
+    // What dropout keeps of the queries from `column` on, kDrawn at a time: before the scores, while registers are free.
+    constexpr int kDrawn = kWidth < 32 ? kWidth : 32;
+    std::uint32_t kept = ~0U;
+    auto draw = [&](int column) {
+      if (kDropout && a.features.dropout_threshold != 0) {
+        kept = kept_of_keys<kDrawn / 8>(tile.options[step.which], a.features, step.begin + column,
+                                        tile.keys.begin + Place<C>().group * 32);
+      }
+    };
     // P and dS of kChunk queries from `column` on, packed. Whether something is masked and something not finite.
     auto scores_of = [&](std::uint32_t(&p_packed)[2][kChunk / 16][4],
-                         std::uint32_t(&ds_packed)[2][kChunk / 16][4], int column) {
+                         std::uint32_t(&ds_packed)[2][kChunk / 16][4], int column, std::uint32_t kept) {
       constexpr int Blocks = kChunk / 8;
       float ps[2][Blocks][4], ds[2][Blocks][4];
       const Place<C> place;
       const int lane = place.lane, first_key = tile.keys.begin + place.group * 32;
-      std::uint32_t kept =
-          ~0U;  // before the scores, while registers are free: bit 8 j + 4 x + r, as differentiate counts
-      if (kDropout && a.features.dropout_threshold != 0) {
-        static_assert(Blocks <= 4);
-        kept = 0;
-#pragma unroll 1
-        for (int jx = 0; jx < 2 * Blocks; ++jx) {
-          const int i = step.begin + column + jx / 2 * 8 + lane % 4 * 2 + jx % 2;
-          kept |=
-              kept_by_eights(tile.options[step.which], a.features.dropout_threshold, i, first_key + lane / 4)
-              << (4 * jx);
-        }
-      }
       const MatrixAddress by_row = row_operand(lane), by_column = column_operand(lane);
       const std::uint32_t own = base + Tile::offset(place.group * 32 + by_row.row, by_row.chunk);
       const std::uint32_t q =
           base + Shared::kStages + at + Tile::offset(column + by_column.row, by_column.chunk);
       issue_scores<E, D, true>(ps, own, q);
-      if constexpr (!kDropout) {
-        // dP - delta comes out of the product when the sum begins with -delta; dropout would come in between.
+      // dP - delta comes out of the product when the sum begins with -delta.
 #pragma unroll
-        for (int j = 0; j < Blocks; ++j) {
-          const float2 delta =
-              *reinterpret_cast<const float2*>(statistics + kBlockQ + column + j * 8 + lane % 4 * 2);
+      for (int j = 0; j < Blocks; ++j) {
+        const float2 delta =
+            *reinterpret_cast<const float2*>(statistics + kBlockQ + column + j * 8 + lane % 4 * 2);
 #pragma unroll
-          for (int m = 0; m < 2; ++m) {
+        for (int m = 0; m < 2; ++m) {
 #pragma unroll
-            for (int e = 0; e < 4; ++e) ds[m][j][e] = e % 2 == 0 ? -delta.x : -delta.y;
-          }
+          for (int e = 0; e < 4; ++e) ds[m][j][e] = e % 2 == 0 ? -delta.x : -delta.y;
         }
       }
       if constexpr (kTight) keep_apart();
       if constexpr (Config::value.splits > 1 && Config::value.stages == 1) look_for_turn();
-      issue_scores<E, D, kDropout>(ds, own + Shared::kV, q + C.query_tile_bytes());
+      issue_scores<E, D, false>(ds, own + Shared::kV, q + C.query_tile_bytes());
       auto finish = [&](auto with_mask) {
         return differentiate<C, decltype(with_mask)::value>(ps, ds, a, statistics, column, step.begin, run,
                                                             tile.options[step.which], tile, first_key, kept);
@@ -350,7 +344,10 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
         std::uint32_t p_packed[2][kChunk / 16][4], ds_packed[2][kChunk / 16][4];
         bool bad = false;
         keep_apart();
-        if (live) bad = scores_of(p_packed, ds_packed, column);
+        if (live) {
+          if (column % kDrawn == 0) draw(column);
+          bad = scores_of(p_packed, ds_packed, column, kept >> (column % kDrawn / 2));
+        }
         if (column + kChunk == kWidth) look_for_turn();
         if (kMasked && __syncthreads_or(bad)) {
           careful = true;
@@ -374,7 +371,8 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
         if constexpr (kTight) keep_apart();
         const int from = Place<C>().split * kWidth + column;
         if (kWidth * C.splits > kBlockQ && from >= kBlockQ) break;
-        careful |= scores_of(p_packed, ds_packed, from);
+        if (column % kDrawn == 0) draw(from);
+        careful |= scores_of(p_packed, ds_packed, from, kept >> (column % kDrawn / 2));
         store_scores(scores, p_packed, from);
         store_scores(grad_scores, ds_packed, from);
       }
@@ -446,8 +444,7 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
     pass_turn(tile.turn);
   }
   const Place<C> place;
-  stage_rows<kType, D>(base, place.group * 32, place.split * (kColumns / 8), grad_k,
-                       static_cast<float>(p.scale));
+  stage_rows<kType, D>(base, place.group * 32, place.split * (kColumns / 8), grad_k, a.gradient_scale());
   stage_rows<kType, D>(base + Shared::kV, place.group * 32, place.split * (kColumns / 8), grad_v,
                        a.features.keep_scale);
   __syncthreads();

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
     RowStatistics<1> rows;
     rows.load(a, head * a.blocks.per_head + tile.first_block, row + warp_row, row_end);
     float score[1][8][4] = {}, ds[1][8][4];
-    begin_grad<V>(ds, rows);
+    begin_grad(ds, rows);
     issue_scores_in_parts<E>(score, base, query_rows(p.q, p.qk_dim), row, row_end, key_rows(p.k, p.qk_dim),
                              key, key_end);
     issue_scores_in_parts<E>(ds, base, query_rows(p.grad_out, p.v_dim), row, row_end, key_rows(p.v, p.v_dim),
@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
   }
 
   auto store = [&](std::int64_t row, std::int64_t key, float x) {
+    x *= a.features.keep_scale;
     if (p.bias_dtype == DType::fp32) p.grad_bias.row<float>(tile.batch, tile.head, row)[key] = x;
     else
       p.grad_bias.row<std::uint16_t>(tile.batch, tile.head, row)[key] =

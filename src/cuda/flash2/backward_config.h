@@ -40,7 +40,9 @@ struct BackwardArguments {
   core::BasicTaskOrder<std::uint32_t> order{};  // of this kernel's tiles
   QueryBlocks blocks{};
   ScoreFeatures features{};
-  // Per head and block of queries: 64 LSE in units of log2 (+inf for a row without gradients), then 64 delta.
+  // Per head and block of queries: 64 LSE in units of log2 (+inf for a row without gradients), then 64 delta. What dropout
+  // keeps is to be scaled, P and dP alike: all gradients are sums over keep_scale, which comes in at the end, so delta is
+  // divided by it.
   float* statistics = nullptr;
   // Per head and block of queries: 64 x head_dim sums of dQ, unscaled, in the order of the accumulators. Null: dQ is not
   // asked for, or has a kernel of its own.
@@ -50,6 +52,9 @@ struct BackwardArguments {
   // and the tasks given out so far. Null: in any order.
   std::uint32_t* turns = nullptr;
   std::uint32_t* ticket = nullptr;
+
+  // Of sums of dS K and dS^T Q.
+  TESSERA_HD float gradient_scale() const { return static_cast<float>(problem.scale) * features.keep_scale; }
 };
 
 static_assert(sizeof(BackwardArguments) < 4096, "the parameters of a kernel");

@@ -123,7 +123,7 @@ struct Place {
 
 // Scores of 32 keys x 8 * Blocks queries become P (in `s`) and dS (in `dp`). `column` is the first of these queries in
 // the step that begins with query `begin`. `kept`: what dropout leaves, bit
-// 8 j + 4 x + r for the key r * 8 below the lane's first and column x of block j. Masked: some are not seen; returns then
+// kept_bit(x, j, r) for the key r * 8 below the lane's first and column x of block j. Masked: some are not seen; returns then
 // whether anything was not finite.
 template <BackwardConfig C, bool Masked, int Blocks>
 __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&dp)[2][Blocks][4],
@@ -147,9 +147,8 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
         poison = grad * 0.0F;  // NaN if dO or V is not finite here: dV must show it
         check = fmaf(score, 0.0F, check + poison);
       }
-      const bool keep = kept >> (j * 8 + x * 4 + r) & 1;
-      if constexpr (kDropout)
-        grad = (keep ? grad * features.keep_scale : 0.0F) - (x == 0 ? delta.x : delta.y);
+      const bool keep = kept >> kept_bit(x, j, r) & 1;
+      if constexpr (kDropout) grad = keep ? grad : -(x == 0 ? delta.x : delta.y);
       float exponent;
       if constexpr (kFeatured) {
         exponent = featured_score(a.problem, features, options, score, grad, begin + at, key + 8 * r, seen) -

@@ -39,7 +39,7 @@ __device__ __forceinline__ float dot_chunk(uint4 a, uint4 b) {
   return sum;
 }
 
-// Eight lanes per row: delta = rowsum(dO o O) - dLSE.
+// Eight lanes per row: delta = (rowsum(dO o O) - dLSE) / keep_scale.
 template <Engine E>
 __global__ void __launch_bounds__(kPrepareThreads)
     backward_prepare(const __grid_constant__ BackwardArguments a) {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     }
     float* statistics = a.statistics + block.index * (2 * kQueryBlock);
     statistics[row] = lse;
-    statistics[kQueryBlock + row] = sum;
+    statistics[kQueryBlock + row] = sum / a.features.keep_scale;
   }
 }
 
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   if (block.rows <= 0) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t tile = ptx::shared_address(staged[warp]);
-  const auto scale = static_cast<float>(p.scale);
+  const float scale = a.gradient_scale();
   const float* sums = a.grad_q_sums + block.index * kQueryBlock * a.head_dim;
   const int columns = static_cast<int>(p.qk_dim), across = a.head_dim / 64;
   for (int part = warp; part < kQueryBlock / 16 * across; part += kFinishThreads / 32) {

@@ -61,7 +61,7 @@ struct RowStatistics {
   }
 };
 
-// Scores of 16 * Tiles queries x 8 * Blocks keys become dS, in `dp`, which already holds dP - delta but for dropout.
+// Scores of 16 * Tiles queries x 8 * Blocks keys become dS, in `dp`, which holds dP - delta.
 // `row` and `column` are the first query and key. Masked: keys outside the range of a row are not seen; returns then
 // whether anything was not finite. BeforeCap: dS as a bias gets it.
 template <Variant V, bool Masked, bool BeforeCap, int Tiles, int Blocks>
@@ -84,8 +84,7 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
       if (BeforeCap && within != 0) {  // a tile of the bias begins anywhere
         kept = kept_of_lane_anywhere(options, a.features.dropout_threshold, i, column, lane % 4);
       } else {
-        kept = kept_of_lane(options, a.features.dropout_threshold, i, column - within, lane % 4) >>
-               (within / 8 * 2);
+        kept = kept_of_lane(options, a.features, i, column - within, lane % 4) >> (within / 8 * 2);
       }
     }
 #pragma unroll
@@ -99,8 +98,7 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
           seen = range(at);
           check = fmaf(score, 0.0F, fmaf(grad, 0.0F, check));
         }
-        if constexpr (kDropout)
-          grad = (kept >> (2 * j + x) & 1 ? grad * a.features.keep_scale : 0.0F) - rows.delta[m][r % 2];
+        if constexpr (kDropout) grad = kept >> (2 * j + x) & 1 ? grad : -rows.delta[m][r % 2];
         float exponent;
         if constexpr (kFeatured) {
           exponent =
@@ -117,15 +115,15 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
   return Masked && !(check == 0);
 }
 
-// Sums that begin with -delta, so that dP - delta comes out of the product; with dropout, which comes in between, with 0.
-template <Variant V, int Tiles, int Blocks>
+// Sums that begin with -delta, so that dP - delta comes out of the product.
+template <int Tiles, int Blocks>
 __device__ __forceinline__ void begin_grad(float (&dp)[Tiles][Blocks][4], const RowStatistics<Tiles>& rows) {
 #pragma unroll
   for (int m = 0; m < Tiles; ++m) {
 #pragma unroll
     for (int j = 0; j < Blocks; ++j) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) dp[m][j][e] = V == Variant::dropout ? 0.0F : -rows.delta[m][e / 2];
+      for (int e = 0; e < 4; ++e) dp[m][j][e] = -rows.delta[m][e / 2];
     }
   }
 }
@@ -230,7 +228,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
       float s[kTiles][kChunk / 8][4], ds[kTiles][kChunk / 8][4];
       issue_scores<E, D, true>(s, own, streamed);
       keep_apart();
-      begin_grad<C.variant>(ds, rows);
+      begin_grad(ds, rows);
       issue_scores<E, D, false>(ds, own + C.query_tile_bytes(), streamed + C.key_tile_bytes());
       const int row = tile.begin + warp_row, key = step.begin + column;
       bool bad = false;
@@ -262,7 +260,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
 
   wait_copies<E>();
   __syncthreads();
-  stage_rows<kType, D>(base, warp_row, 0, grad_q, static_cast<float>(p.scale));
+  stage_rows<kType, D>(base, warp_row, 0, grad_q, a.gradient_scale());
   __syncthreads();
   const RowSource to = rows_of<C.variant>(p.grad_q, batch(), tile.head, tile.q_begin + tile.begin, p.qk_dim);
   store_rows<D>(base, const_cast<std::uint16_t*>(to.data), to.stride, 0, tile.end - tile.begin, to.columns,
