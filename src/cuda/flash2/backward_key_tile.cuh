@@ -133,61 +133,105 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
   constexpr bool kFeatured = C.variant != Variant::plain, kDropout = C.variant == Variant::dropout;
   const int lane = opaque(static_cast<int>(threadIdx.x)) % 32, key = first_key + lane / 4;
   const ScoreFeatures& features = a.features;
+  auto pair_at = [&](const float* from, int j) {
+    return *reinterpret_cast<const float2*>(from + column + j * 8 + lane % 4 * 2);
+  };
+  // Which queries of the step see the key r * 8 below the lane's first.
+  auto range_of = [&](int r) {
+    const int below = key + 8 * r;
+    const int first = max(run.first, below - tile.band.high), last = min(run.last, below - tile.band.low + 1);
+    return seen_range(first - begin, (below < tile.keys.end ? last : first) - begin);
+  };
+  // change(score, gradient, r, j, x) for all elements: that key, and column x of block j.
+  auto each = [&](auto&& change) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+      for (int j = 0; j < Blocks; ++j) {
+#pragma unroll
+        for (int x = 0; x < 2; ++x) change(s[r / 2][j][r % 2 * 2 + x], dp[r / 2][j][r % 2 * 2 + x], r, j, x);
+      }
+    }
+  };
   float check = 0;  // stays 0 while everything is finite
-  // One key: r * 8 below the lane's first.
-  auto differentiate_key = [&](int r, int j, float2 lse, float2 delta, const SeenRange& range) {
+  if constexpr (Masked) {
+    each([&](float& score, float grad, int, int, int) {
+      const float poison = grad * 0.0F;  // NaN if dO or V is not finite here: dV must show it
+      check = fmaf(score, 0.0F, check + poison);
+      score += poison;
+    });
+  }
+  if constexpr (kDropout) {
+#pragma unroll
+    for (int j = 0; j < Blocks; ++j) {
+      const float2 delta = pair_at(statistics + C.block_q, j);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          float& grad = dp[r / 2][j][r % 2 * 2 + x];
+          grad = kept >> kept_bit(x, j, r) & 1 ? grad : -(x == 0 ? delta.x : delta.y);
+        }
+      }
+    }
+  }
+  if constexpr (kFeatured) {
+    scale_scores(features, s, dp);
+    if (features.has_alibi) {
+      const float distance = static_cast<float>(begin + column + lane % 4 * 2 + options.diagonal - key);
+      each([&](float& score, float, int r, int j, int x) {
+        score = fmaf(-options.slope, fabsf(distance + static_cast<float>(8 * j + x - 8 * r)), score);
+      });
+    }
+    if (features.has_bias) {  // four keys of one query after the other: one address for each
+      auto add_bias = [&](auto zero) {
+#pragma unroll
+        for (int jx = 0; jx < 2 * Blocks; ++jx) {
+          keep_apart();
+          const int at = opaque(column + lane % 4 * 2) + jx / 2 * 8 + jx % 2;
+          const auto* row = static_cast<const decltype(zero)*>(a.problem.bias.data) + options.bias +
+                            (begin + at) * a.problem.bias.row_stride + key;
+#pragma unroll
+          for (int r = 0; r < 4; ++r) {
+            float& score = s[r / 2][jx / 2][r % 2 * 2 + jx % 2];
+            if (!Masked || range_of(r)(at))
+              score = fmaf(bias_number<type_of(C.engine)>(__ldg(row + 8 * r)), kLog2E, score);
+          }
+        }
+      };
+      if (a.problem.bias_dtype == DType::fp32) add_bias(float{});
+      else add_bias(std::uint16_t{});
+    }
+  }
+  // P, and dS = P o (dP - delta).
+  auto finish = [&](int r, int j, float2 lse, const SeenRange& range) {
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
       float &score = s[r / 2][j][r % 2 * 2 + x], &grad = dp[r / 2][j][r % 2 * 2 + x];
-      const int at = column + j * 8 + lane % 4 * 2 + x;
-      bool seen = true;
-      float poison = 0;
-      if constexpr (Masked) {
-        seen = range(at);
-        poison = grad * 0.0F;  // NaN if dO or V is not finite here: dV must show it
-        check = fmaf(score, 0.0F, check + poison);
-      }
-      const bool keep = kept >> kept_bit(x, j, r) & 1;
-      if constexpr (kDropout) grad = keep ? grad : -(x == 0 ? delta.x : delta.y);
-      float exponent;
-      if constexpr (kFeatured) {
-        exponent = featured_score(a.problem, features, options, score, grad, begin + at, key + 8 * r, seen) -
-                   (x == 0 ? lse.x : lse.y);
-      } else {
-        exponent = fmaf(score, features.scale_log2, -(x == 0 ? lse.x : lse.y));
-      }
-      score = ptx::exp2(exponent);
+      const float reference = x == 0 ? lse.x : lse.y;
+      score = ptx::exp2(kFeatured ? score - reference : fmaf(score, features.scale_log2, -reference));
       grad *= score;
-      if constexpr (kDropout) score = keep ? score : 0.0F;
+      if constexpr (kDropout) score = kept >> kept_bit(x, j, r) & 1 ? score : 0.0F;
       if constexpr (Masked) {
-        score = seen ? score + poison : 0.0F;
+        const bool seen = range(column + j * 8 + lane % 4 * 2 + x);
+        score = seen ? score : 0.0F;
         grad = seen ? grad : 0.0F;
       }
     }
   };
-  auto pair_at = [&](const float* from, int j) {
-    return *reinterpret_cast<const float2*>(from + column + j * 8 + lane % 4 * 2);
-  };
   if constexpr (Masked) {  // key by key: what it is seen by is two numbers
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const int below = key + 8 * r;
-      const int first = max(run.first, below - tile.band.high),
-                last = min(run.last, below - tile.band.low + 1);
-      const SeenRange range = seen_range(first - begin, (below < tile.keys.end ? last : first) - begin);
+      const SeenRange range = range_of(r);
 #pragma unroll
-      for (int j = 0; j < Blocks; ++j) {
-        differentiate_key(r, j, pair_at(statistics, j),
-                          kDropout ? pair_at(statistics + C.block_q, j) : float2{}, range);
-      }
+      for (int j = 0; j < Blocks; ++j) finish(r, j, pair_at(statistics, j), range);
     }
   } else {
 #pragma unroll
     for (int j = 0; j < Blocks; ++j) {
-      const float2 lse = pair_at(statistics, j),
-                   delta = kDropout ? pair_at(statistics + C.block_q, j) : float2{};
+      const float2 lse = pair_at(statistics, j);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) differentiate_key(r, j, lse, delta, {});
+      for (int r = 0; r < 4; ++r) finish(r, j, lse, {});
     }
   }
   return Masked && !(check == 0);

@@ -33,6 +33,25 @@ __device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[
   }
 }
 
+// The same, and `grad`, the gradient of what comes out, becomes that of what went in but for the scale.
+template <int Tiles, int Blocks>
+__device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[Tiles][Blocks][4],
+                                             float (&grad)[Tiles][Blocks][4]) {
+  if (f.softcap_in != 0) {
+    const float in = f.softcap_in, out = f.softcap_out;
+#pragma unroll
+    for (int x = 0; x < Tiles * Blocks * 4; ++x) {
+      float &score = s[x / (Blocks * 4)][x / 4 % Blocks][x % 4],
+            &g = grad[x / (Blocks * 4)][x / 4 % Blocks][x % 4];
+      const float bent = ptx::tanh(score * in);
+      score = out * bent;
+      g *= fmaf(-bent, bent, 1.0F);
+    }
+  } else {
+    scale_scores(f, s);
+  }
+}
+
 // The slope of a head, for scores in base-2 logarithms.
 __device__ __forceinline__ float alibi_slope(const core::Problem& p, std::int64_t sequence,
                                              std::int64_t head) {
@@ -42,6 +61,16 @@ __device__ __forceinline__ float alibi_slope(const core::Problem& p, std::int64_
 // 0xFFFF where an element is kept, for the two columns of a word of random bits.
 __device__ __forceinline__ std::uint32_t kept_halves(const ScoreFeatures& f, std::uint32_t word) {
   return ptx::at_least_or_nan(f.dropout.operand(word), f.dropout.limit) ^ f.dropout.invert;
+}
+
+// A number of the bias, which has the type of Q or is fp32.
+template <ptx::Half16 Type>
+__device__ __forceinline__ float bias_number(std::uint16_t x) {
+  return ptx::unpack<Type>(x).x;
+}
+template <ptx::Half16>
+__device__ __forceinline__ float bias_number(float x) {
+  return x;
 }
 
 // One element of the bias, as it is stored.
