@@ -47,6 +47,20 @@ const BackwardKernel* first_fitting(std::span<const BackwardKernel> table, const
   return nullptr;
 }
 
+// Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type, and room for its tile with
+// as many thread blocks per multiprocessor as without.
+bool bias_fits(const core::Problem& p, const BackwardKernel& kernel, const DeviceLimits& device) {
+  constexpr int kReservedPerBlock = 1024;  // shared memory that the system takes for each thread block
+  const int bytes = kernel.shared_memory + kernel.bias_bytes;
+  return p.has_bias && kernel.bias_bytes > 0 && p.bias_dtype == p.dtype && aligned(p.bias, p.k_length) &&
+         (!p.blocks || p.blocks.block_k % 8 == 0) && bytes <= device.shared_memory &&
+         kernel.thread_blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
+}
+
+int shared_memory_of(const BackwardChoice& choice, const BackwardKernel& kernel) {
+  return kernel.shared_memory + (choice.bias_staged && &kernel == choice.keys ? kernel.bias_bytes : 0);
+}
+
 // The tiles of one of the kernels.
 core::Tiling tiling_of(const core::Problem& p, bool of_keys, std::int64_t tile) {
   return of_keys ? core::Tiling{p.k_length, tile, p.blocks ? p.blocks.block_k : 0}
@@ -155,8 +169,8 @@ registry::Configuration configuration_of(const BackwardFamily& family, const cor
   for (const BackwardKernel* kernel : {choice.keys, choice.queries, choice.bias}) {
     if (kernel == nullptr) continue;
     configuration.block_q = kernel->block_q, configuration.block_k = kernel->block_k;
-    configuration.shared_memory_bytes = static_cast<std::size_t>(kernel->shared_memory);
-    configuration.fast_memory_bytes = kernel->shared_memory;
+    configuration.shared_memory_bytes = static_cast<std::size_t>(shared_memory_of(choice, *kernel));
+    configuration.fast_memory_bytes = shared_memory_of(choice, *kernel);
     break;
   }
   return configuration;
@@ -168,8 +182,8 @@ std::string details_of(const BackwardFamily& family, const core::Problem& p) {
   auto add = [&](const char* what, const BackwardKernel* kernel) {
     if (kernel == nullptr) return;
     text += core::concat(text.empty() ? "" : "\n", what, ": ", kernel->block_q, " queries x ",
-                         kernel->block_k, " keys, ", kernel->threads, " threads, ", kernel->shared_memory,
-                         " bytes of shared memory");
+                         kernel->block_k, " keys, ", kernel->threads, " threads, ",
+                         shared_memory_of(choice, *kernel), " bytes of shared memory");
   };
   add(choice.head_dim == 0 ? "dK, dV"
       : choice.in_turns    ? "dK, dV, and dQ by fp32 reductions in turns"
@@ -208,8 +222,9 @@ void run(const BackwardFamily& family, const core::Problem& p, const registry::R
   if (choice.keys != nullptr) {
     a.order = order_of(p, true, choice.keys->block_k, device);
     if (choice.in_turns) a.order = in_turns(a.order, *choice.keys, device);
+    a.bias_staged = choice.bias_staged;
     launch(choice.keys->kernel, "flash2 backward, keys", grids.keys, choice.keys->threads,
-           static_cast<std::size_t>(choice.keys->shared_memory), resources.stream, a);
+           static_cast<std::size_t>(shared_memory_of(choice, *choice.keys)), resources.stream, a);
   }
   if (choice.head_dim != 0) {
     a.order = block_order;
@@ -252,6 +267,7 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   const bool keys = p.has_grad_k || p.has_grad_v,
              together = keys && p.has_grad_q && !(p.deterministic && p.blocks);
   if (keys) choice.keys = choose(kernels.keys, Variant::plain, together && p.deterministic);
+  if (choice.keys != nullptr) choice.bias_staged = bias_fits(p, *choice.keys, device);
   if (together && choice.keys != nullptr) {
     choice.head_dim = choice.keys->head_dim;
     choice.in_turns = p.deterministic;

@@ -18,6 +18,7 @@ struct BackwardChoice {
   const flash2::BackwardKernel* bias = nullptr;     // null: no gradient of a bias is asked for
   int head_dim = 0;                                 // of the sums of dQ; 0: none
   bool in_turns = false;                            // the sums are added in a fixed order
+  bool bias_staged = false;                         // for `keys` the bias comes through shared memory
   std::string why{};                                // what is missing; empty: nothing
 };
 

@@ -137,6 +137,36 @@ TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
   }
 }
 
+TEST(BackwardChoice, ABiasComesThroughSharedMemoryWhereItsTileFits) {
+  alignas(16) static std::uint16_t number[8];
+  for (const int capability : {75, 80, 86, 90}) {
+    const AssumedGpu gpu(capability);
+    const BackwardFamily family =
+        capability < 80 ? flash2::backward_family_sm75() : flash2::backward_family_fp16();
+    for (const int head_dim : {64, 128, 256}) {
+      core::Problem p = with_variant(problem(head_dim), Variant::featured);
+      p.q_length = p.k_length = 304;
+      p.has_bias = true;
+      p.bias_dtype = p.dtype;
+      p.bias.data = number;
+      p.bias.row_stride = p.k_length;
+      auto staged = [&] { return choose_backward(family, device_limits(0), p).bias_staged; };
+      const BackwardChoice choice = choose_backward(family, device_limits(0), p);
+      if (capability == 90) EXPECT_TRUE(choice.bias_staged) << head_dim;
+      if (capability == 75) EXPECT_FALSE(choice.bias_staged) << head_dim;
+      if (choice.bias_staged) {
+        EXPECT_EQ(choice.keys->bias_bytes, choice.keys->block_q * choice.keys->block_k * 2);
+        EXPECT_LE(choice.keys->shared_memory + choice.keys->bias_bytes, device_limits(0).shared_memory);
+      }
+      p.bias_dtype = DType::fp32;
+      EXPECT_FALSE(staged());
+      p.bias_dtype = p.dtype;
+      p.bias.row_stride += 1;
+      EXPECT_FALSE(staged());
+    }
+  }
+}
+
 TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   const AssumedGpu gpu(80);
   core::Problem p = problem(64);

@@ -146,9 +146,21 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
         rows_of<C.variant>(view, p.packed ? 0 : tile.keys.sequence, tile.keys.kv_head, tile.k_begin, columns),
         tile.keys.begin, tile.keys.end);
   };
+  // The tile of the bias has one copy, to be overwritten when all scores of a step are there.
+  constexpr bool kStagesBias = C.stages_bias();
+  constexpr bool kBiasLater = C.splits == 1 && kEarly;  // than the next step's other rows
+  auto load_bias_tile = [&](int which, int begin) {
+    if (!kStagesBias || !a.bias_staged || tile.run[which].head < 0) return;
+    const RowSource rows{
+        static_cast<const std::uint16_t*>(p.bias.data) + tile.options[which].bias + tile.keys.begin,
+        p.bias.row_stride, static_cast<int>(p.k_length) - tile.keys.begin, true};
+    load_rows<C.block_k(), kBlockQ, C.threads(), copies_async(E), false>(
+        SharedTile<C.block_k()>{base + Shared::kBias}, rows, begin, tile.q_length);
+  };
   load_keys(base, p.k, p.qk_dim);
   load_keys(base + Shared::kV, p.v, p.v_dim);
   if (tile.run[0].head >= 0) load_queries(tile.run[0].head, tile.run[0].begin, 0);
+  load_bias_tile(0, tile.run[0].begin);
   commit_copies<E>();
 
   // dQ: a warp takes up to 32 queries x kDqColumns columns of a step.
@@ -180,6 +192,7 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
       if constexpr (kThroughRegisters) fetch_queries(tile.run[which].head, begin);
       else load_queries(tile.run[which].head, begin, next.stage);
     }
+    if constexpr (!kBiasLater) load_bias_tile(which, begin);
     commit_copies<E>();
   };
   // Deterministic mode: thread 0 looks early in a step whose turn it is, and before the barrier in front of the reductions
@@ -249,7 +262,8 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
       issue_scores<E, D, false>(ds, own + Shared::kV, q + C.query_tile_bytes());
       auto finish = [&](auto with_mask) {
         return differentiate<C, decltype(with_mask)::value>(ps, ds, a, statistics, column, step.begin, run,
-                                                            tile.options[step.which], tile, first_key, kept);
+                                                            tile.options[step.which], tile, first_key, kept,
+                                                            base + Shared::kBias);
       };
       bool bad = false;
       if (kMasked && !(kOneCopy && full)) bad = finish(std::true_type{});
@@ -361,11 +375,14 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
         issue_sums<E, D>(grad_v, p_packed, contracted() + C.query_tile_bytes(), column);
         issue_sums<E, D>(grad_k, ds_packed, contracted(), column);
       }
-      if (a.grad_q_sums != nullptr) {
-        take_turn();
-        __syncthreads();
-        issue_dq();
+      if (a.grad_q_sums != nullptr) take_turn();
+      const bool bias_follows = kStagesBias && kBiasLater && a.bias_staged;
+      if (a.grad_q_sums != nullptr || bias_follows) __syncthreads();
+      if (bias_follows) {
+        load_bias_tile(next.which, next.begin);
+        commit_copies<E>();
       }
+      if (a.grad_q_sums != nullptr) issue_dq();
     } else {
 #pragma unroll(kUnrolled)
       for (int column = 0; column < kWidth; column += kChunk) {
@@ -470,8 +487,16 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
 
 template <BackwardConfig C>
 constexpr BackwardKernel keys_kernel() {
-  return {&backward_keys<Use<C>>,    C.head_dim, C.variant, C.block_q, C.block_k(), C.threads(),
-          BackwardShared<C>::kBytes, C.in_turns};
+  return {&backward_keys<Use<C>>,
+          C.head_dim,
+          C.variant,
+          C.block_q,
+          C.block_k(),
+          C.threads(),
+          BackwardShared<C>::kBytes,
+          C.in_turns,
+          C.thread_blocks,
+          BackwardShared<C>::kBiasBytes};
 }
 
 }  // namespace tessera::cuda::flash2

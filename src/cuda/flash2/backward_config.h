@@ -52,6 +52,7 @@ struct BackwardArguments {
   // and the tasks given out so far. Null: in any order.
   std::uint32_t* turns = nullptr;
   std::uint32_t* ticket = nullptr;
+  bool bias_staged = false;  // the bias comes through shared memory
 
   // Of sums of dS K and dS^T Q.
   TESSERA_HD float gradient_scale() const { return static_cast<float>(problem.scale) * features.keep_scale; }
@@ -68,6 +69,8 @@ struct BackwardKernel {
   int threads = 0;
   int shared_memory = 0;
   bool in_turns = false;  // tiles of keys: adds to dQ in turns when asked to
+  int thread_blocks = 1;  // that shall share a multiprocessor
+  int bias_bytes = 0;     // of shared memory, besides, for a tile of a 16-bit bias; 0: it takes none
 };
 
 inline constexpr int kPrepareThreads = 256;

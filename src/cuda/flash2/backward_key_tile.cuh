@@ -27,6 +27,8 @@ struct BackwardConfig {
   }
   // Without cp.async the next step's rows wait in registers until their place is free; options need those registers.
   constexpr bool through_registers() const { return !copies_async(engine) && variant == Variant::plain; }
+  // Whether there is code for a bias in shared memory.
+  constexpr bool stages_bias() const { return copies_async(engine) && variant != Variant::plain; }
   // Whether steps with and without masks share their code: where registers do not suffice for more.
   constexpr bool one_copy() const { return stages == 1 && !through_registers(); }
   constexpr int warps() const { return key_groups * splits; }
@@ -95,7 +97,7 @@ struct KeyTile {
 };
 
 // Shared memory: K, V; per stage Q, dO; dS and, with splits, P; per stage the statistics; the
-// tile's facts.
+// tile's facts; and, if there is one and it fits, a tile of the bias.
 template <BackwardConfig C>
 struct BackwardShared {
   static constexpr int kV = C.key_tile_bytes();
@@ -106,7 +108,9 @@ struct BackwardShared {
   static constexpr int kStatistics = kScores + (C.splits > 1 ? C.score_tile_bytes() : 0);
   static constexpr int kStatisticsBytes = 2 * C.block_q * 4;
   static constexpr int kTile = kStatistics + C.stages * kStatisticsBytes;
-  static constexpr int kBytes = kTile + sizeof(KeyTile);
+  static constexpr int kBytes = (kTile + static_cast<int>(sizeof(KeyTile)) + 127) / 128 * 128;
+  static constexpr int kBias = kBytes;
+  static constexpr int kBiasBytes = C.stages_bias() ? C.score_tile_bytes() : 0;
 };
 
 // The place of a thread, worked out wherever it is needed: see opaque.
@@ -122,14 +126,15 @@ struct Place {
 };
 
 // Scores of 32 keys x 8 * Blocks queries become P (in `s`) and dS (in `dp`). `column` is the first of these queries in
-// the step that begins with query `begin`. `kept`: what dropout leaves, bit
+// the step that begins with query `begin`; `bias` the tile of the bias, if that is staged. `kept`: what dropout leaves, bit
 // kept_bit(x, j, r) for the key r * 8 below the lane's first and column x of block j. Masked: some are not seen; returns then
 // whether anything was not finite.
 template <BackwardConfig C, bool Masked, int Blocks>
 __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&dp)[2][Blocks][4],
                                               const BackwardArguments& a, const float* statistics, int column,
                                               int begin, const QueryRun& run, const HeadOptions& options,
-                                              const KeyTile& tile, int first_key, std::uint32_t kept) {
+                                              const KeyTile& tile, int first_key, std::uint32_t kept,
+                                              std::uint32_t bias) {
   constexpr bool kFeatured = C.variant != Variant::plain, kDropout = C.variant == Variant::dropout;
   const int lane = opaque(static_cast<int>(threadIdx.x)) % 32, key = first_key + lane / 4;
   const ScoreFeatures& features = a.features;
@@ -183,7 +188,22 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
         score = fmaf(-options.slope, fabsf(distance + static_cast<float>(8 * j + x - 8 * r)), score);
       });
     }
-    if (features.has_bias) {  // four keys of one query after the other: one address for each
+    if (C.stages_bias() && a.bias_staged) {
+      using Bias = SharedTile<C.block_k()>;
+      const int chunk = (first_key - tile.keys.begin) / 8 + lane / 8;
+#pragma unroll
+      for (int j = 0; j < Blocks; ++j) {  // rows of the bias are queries: turned round, like the scores
+        std::uint32_t pairs[4];
+        ptx::load_matrix_transposed(pairs, bias + Bias::offset(column + j * 8 + lane % 8, chunk));
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          float* score = &s[r / 2][j][r % 2 * 2];
+          const float2 pair = ptx::unpack<type_of(C.engine)>(pairs[r]);
+          score[0] = fmaf(pair.x, kLog2E, score[0]);
+          score[1] = fmaf(pair.y, kLog2E, score[1]);
+        }
+      }
+    } else if (features.has_bias) {  // four keys of one query after the other: one address for each
       auto add_bias = [&](auto zero) {
 #pragma unroll
         for (int jx = 0; jx < 2 * Blocks; ++jx) {
