@@ -145,7 +145,6 @@ class ForwardTile {
   __device__ void guess_maxima(int stage);
   template <int Width>
   __device__ float row_maximum(const Scores<Width>& s, int mi, int half);
-  __device__ bool finite() const;
   __device__ void finalize(bool careful);
 
   __device__ int row(int mi, int half) const {
