@@ -147,15 +147,16 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
         tile.keys.begin, tile.keys.end);
   };
   // The tile of the bias has one copy, to be overwritten when all scores of a step are there.
-  constexpr bool kStagesBias = C.stages_bias();
   constexpr bool kBiasLater = C.splits == 1 && kEarly;  // than the next step's other rows
   auto load_bias_tile = [&](int which, int begin) {
-    if (!kStagesBias || !a.bias_staged || tile.run[which].head < 0) return;
-    const RowSource rows{
-        static_cast<const std::uint16_t*>(p.bias.data) + tile.options[which].bias + tile.keys.begin,
-        p.bias.row_stride, static_cast<int>(p.k_length) - tile.keys.begin, true};
-    load_rows<C.block_k(), kBlockQ, C.threads(), copies_async(E), false>(
-        SharedTile<C.block_k()>{base + Shared::kBias}, rows, begin, tile.q_length);
+    if constexpr (Config::value.stages_bias()) {
+      if (!a.bias_staged || tile.run[which].head < 0) return;
+      const RowSource rows{
+          static_cast<const std::uint16_t*>(p.bias.data) + tile.options[which].bias + tile.keys.begin,
+          p.bias.row_stride, static_cast<int>(p.k_length) - tile.keys.begin, true};
+      load_rows<C.block_k(), kBlockQ, C.threads(), true, false>(SharedTile<C.block_k()>{base + Shared::kBias},
+                                                                rows, begin, tile.q_length);
+    }
   };
   load_keys(base, p.k, p.qk_dim);
   load_keys(base + Shared::kV, p.v, p.v_dim);
@@ -376,7 +377,7 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
         issue_sums<E, D>(grad_k, ds_packed, contracted(), column);
       }
       if (a.grad_q_sums != nullptr) take_turn();
-      const bool bias_follows = kStagesBias && kBiasLater && a.bias_staged;
+      const bool bias_follows = C.stages_bias() && kBiasLater && a.bias_staged;
       if (a.grad_q_sums != nullptr || bias_follows) __syncthreads();
       if (bias_follows) {
         load_bias_tile(next.which, next.begin);
