@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
     RowStatistics<1> rows;
     rows.load(a, head * a.blocks.per_head + tile.first_block, row + warp_row, row_end);
     float score[1][8][4] = {}, ds[1][8][4];
-    begin_grad(ds, rows);
+    begin_grad<V>(ds, rows);
     issue_scores_in_parts<E>(score, base, query_rows(p.q, p.qk_dim), row, row_end, key_rows(p.k, p.qk_dim),
                              key, key_end);
     issue_scores_in_parts<E>(ds, base, query_rows(p.grad_out, p.v_dim), row, row_end, key_rows(p.v, p.v_dim),

@@ -30,9 +30,23 @@ __device__ inline HeadOptions head_options(const core::Problem& p, const core::S
   return o;
 }
 
-// One element of the bias.
-__device__ __forceinline__ float load_bias(const core::Problem& p, const HeadOptions& o, int i, int j) {
-  return cuda::load_bias(p, o.bias + i * p.bias.row_stride + j);
+// The score of row i and column j, as it leaves the product, in base-2 logarithms; `grad`, the gradient of what comes
+// out, becomes that of what went in but for the scale, unless BeforeCap. Reads the bias where `seen` alone.
+template <bool BeforeCap = false>
+__device__ __forceinline__ float featured_score(const core::Problem& p, const ScoreFeatures& f,
+                                                const HeadOptions& o, float score, float& grad, int i, int j,
+                                                bool seen) {
+  float value;
+  if (f.softcap_in != 0) {
+    const float bent = ptx::tanh(score * f.softcap_in);
+    value = bent * f.softcap_out;
+    if constexpr (!BeforeCap) grad *= 1.0F - bent * bent;
+  } else {
+    value = score * f.scale_log2;
+  }
+  if (f.has_alibi) value -= o.slope * static_cast<float>(abs(i + o.diagonal - j));
+  if (f.has_bias && seen) value = fmaf(load_bias(p, o.bias + i * p.bias.row_stride + j), kLog2E, value);
+  return value;
 }
 
 // Which of columns j, j + 8, j + 16 and j + 24 of row i are kept, as bits 0 to 3: one call of the generator when column j

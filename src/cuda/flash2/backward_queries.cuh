@@ -61,7 +61,7 @@ struct RowStatistics {
   }
 };
 
-// Scores of 16 * Tiles queries x 8 * Blocks keys become dS, in `dp`, which holds dP - delta.
+// Scores of 16 * Tiles queries x 8 * Blocks keys become dS, in `dp`, which holds dP - delta, with dropout dP.
 // `row` and `column` are the first query and key. Masked: keys outside the range of a row are not seen; returns then
 // whether anything was not finite. BeforeCap: dS as a bias gets it.
 template <Variant V, bool Masked, bool BeforeCap, int Tiles, int Blocks>
@@ -73,75 +73,57 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
   constexpr bool kFeatured = V != Variant::plain, kDropout = V == Variant::dropout;
   const int lane = opaque(static_cast<int>(threadIdx.x)) % 32;
   float check = 0;  // stays 0 while everything is finite
-  auto row_of = [&](int r) { return row + r * 8 + lane / 4; };
-  auto range_of = [&](int r) {
-    const int i = row_of(r), first = max(step.first, i + band.low), last = min(step.last, i + band.high + 1);
-    return seen_range(first - column, (i < row_end ? last : first) - column);
-  };
-  // change(score, gradient, r, at) for all elements: of row_of(r) and column + at.
-  auto each = [&](auto&& change) {
 #pragma unroll
-    for (int r = 0; r < 2 * Tiles; ++r) {
-#pragma unroll
-      for (int j = 0; j < Blocks; ++j) {
-#pragma unroll
-        for (int x = 0; x < 2; ++x)
-          change(s[r / 2][j][r % 2 * 2 + x], dp[r / 2][j][r % 2 * 2 + x], r, j * 8 + lane % 4 * 2 + x);
-      }
-    }
-  };
-  if constexpr (Masked)
-    each([&](float score, float grad, int, int) { check = fmaf(score, 0.0F, fmaf(grad, 0.0F, check)); });
-  if (kDropout && a.features.dropout_threshold != 0) {
-#pragma unroll
-    for (int r = 0; r < 2 * Tiles; ++r) {
-      const int i = row_of(r), within = static_cast<int>((options.column + column) % core::kDropoutGroup);
-      std::uint32_t kept;
+  for (int r = 0; r < 2 * Tiles; ++r) {
+    const int m = r / 2, i = row + r * 8 + lane / 4;
+    const int first = max(step.first, i + band.low), last = min(step.last, i + band.high + 1);
+    const SeenRange range = seen_range(first - column, (i < row_end ? last : first) - column);
+    std::uint32_t kept = ~0U;
+    if (kDropout && a.features.dropout_threshold != 0) {
+      const int within = static_cast<int>((options.column + column) % core::kDropoutGroup);
       if (BeforeCap && within != 0) {  // a tile of the bias begins anywhere
         kept = kept_of_lane_anywhere(options, a.features.dropout_threshold, i, column, lane % 4);
       } else {
         kept = kept_of_lane(options, a.features, i, column - within, lane % 4) >> (within / 8 * 2);
       }
+    }
 #pragma unroll
-      for (int jx = 0; jx < 2 * Blocks; ++jx) {
-        float& grad = dp[r / 2][jx / 2][r % 2 * 2 + jx % 2];
-        grad = kept >> jx & 1 ? grad : -rows.delta[r / 2][r % 2];
+    for (int j = 0; j < Blocks; ++j) {
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+        float &score = s[m][j][r % 2 * 2 + x], &grad = dp[m][j][r % 2 * 2 + x];
+        const int at = j * 8 + lane % 4 * 2 + x;
+        bool seen = true;
+        if constexpr (Masked) {
+          seen = range(at);
+          check = fmaf(score, 0.0F, fmaf(grad, 0.0F, check));
+        }
+        if constexpr (kDropout) grad = (kept >> (2 * j + x) & 1 ? grad : 0.0F) - rows.delta[m][r % 2];
+        float exponent;
+        if constexpr (kFeatured) {
+          exponent =
+              featured_score<BeforeCap>(a.problem, a.features, options, score, grad, i, column + at, seen) -
+              rows.lse[m][r % 2];
+        } else {
+          exponent = fmaf(score, a.features.scale_log2, -rows.lse[m][r % 2]);
+        }
+        grad *= ptx::exp2(exponent);
+        if constexpr (Masked) grad = seen ? grad : 0.0F;
       }
     }
   }
-  if constexpr (kFeatured) {
-    if constexpr (BeforeCap) scale_scores(a.features, s);
-    else scale_scores(a.features, s, dp);
-    if (a.features.has_alibi) {
-      each([&](float& score, float, int r, int at) {
-        score = fmaf(-options.slope, fabsf(static_cast<float>(row_of(r) + options.diagonal - column - at)),
-                     score);
-      });
-    }
-    if (a.features.has_bias) {
-      each([&](float& score, float, int r, int at) {
-        if (!Masked || range_of(r)(at))
-          score = fmaf(load_bias(a.problem, options, row_of(r), column + at), kLog2E, score);
-      });
-    }
-  }
-  each([&](float score, float& grad, int r, int at) {
-    const float lse = rows.lse[r / 2][r % 2];
-    grad *= ptx::exp2(kFeatured ? score - lse : fmaf(score, a.features.scale_log2, -lse));
-    if constexpr (Masked) grad = range_of(r)(at) ? grad : 0.0F;
-  });
   return Masked && !(check == 0);
 }
 
-// Sums that begin with -delta, so that dP - delta comes out of the product.
-template <int Tiles, int Blocks>
+// Sums that begin with -delta, so that dP - delta comes out of the product; with dropout, for registers, with 0.
+template <Variant V, int Tiles, int Blocks>
 __device__ __forceinline__ void begin_grad(float (&dp)[Tiles][Blocks][4], const RowStatistics<Tiles>& rows) {
 #pragma unroll
   for (int m = 0; m < Tiles; ++m) {
 #pragma unroll
     for (int j = 0; j < Blocks; ++j) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) dp[m][j][e] = -rows.delta[m][e / 2];
+      for (int e = 0; e < 4; ++e) dp[m][j][e] = V == Variant::dropout ? 0.0F : -rows.delta[m][e / 2];
     }
   }
 }
@@ -246,7 +228,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
       float s[kTiles][kChunk / 8][4], ds[kTiles][kChunk / 8][4];
       issue_scores<E, D, true>(s, own, streamed);
       keep_apart();
-      begin_grad(ds, rows);
+      begin_grad<C.variant>(ds, rows);
       issue_scores<E, D, false>(ds, own + C.query_tile_bytes(), streamed + C.key_tile_bytes());
       const int row = tile.begin + warp_row, key = step.begin + column;
       bool bad = false;
