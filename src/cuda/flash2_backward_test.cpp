@@ -152,8 +152,8 @@ TEST(BackwardChoice, ABiasComesThroughSharedMemoryWhereItsTileFits) {
       p.bias.row_stride = p.k_length;
       auto staged = [&] { return choose_backward(family, device_limits(0), p).bias_staged; };
       const BackwardChoice choice = choose_backward(family, device_limits(0), p);
-      if (capability == 90) EXPECT_TRUE(choice.bias_staged) << head_dim;
-      if (capability == 75) EXPECT_FALSE(choice.bias_staged) << head_dim;
+      const bool depends = capability == 80 || capability == 86;  // on how much shared memory head_dim leaves
+      EXPECT_TRUE(depends || choice.bias_staged == (capability == 90)) << capability << ' ' << head_dim;
       if (choice.bias_staged) {
         EXPECT_EQ(choice.keys->bias_bytes, choice.keys->block_q * choice.keys->block_k * 2);
         EXPECT_LE(choice.keys->shared_memory + choice.keys->bias_bytes, device_limits(0).shared_memory);
