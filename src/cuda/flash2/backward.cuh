@@ -224,8 +224,10 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
     const std::uint32_t at = step.stage * Shared::kStageBytes;
     const float* statistics =
         reinterpret_cast<const float*>(shared + Shared::kStatistics) + step.stage * 2 * kBlockQ;
-    // Options make a chunk long: four copies of it would be more than the caches of instructions hold.
-    constexpr int kUnrolled = C.variant == Variant::plain ? kWidth / kChunk : 1;
+    // Options make a chunk long: copies of it would be more than the caches of instructions hold. A bound that the compiler
+    // does not know keeps it from unrolling.
+    constexpr bool kUnrolled = C.variant == Variant::plain;
+    const int width = kUnrolled ? kWidth : opaque(kWidth);
     // What dropout keeps of the queries from `column` on, kDrawn at a time: before the scores, while registers are free.
     constexpr int kDrawn = kWidth < 32 ? kWidth : 32;
     std::uint32_t kept = ~0U;
@@ -356,8 +358,8 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
       }
       const int group = static_cast<int>(threadIdx.x) / 32;
       const bool live = !kMasked || (2 * group >= live_begin && 2 * group < live_end);
-#pragma unroll(kUnrolled)
-      for (int column = 0; column < kWidth; column += kChunk) {
+#pragma unroll
+      for (int column = 0; column < width; column += kChunk) {
         std::uint32_t p_packed[2][kChunk / 16][4], ds_packed[2][kChunk / 16][4];
         bool bad = false;
         keep_apart();
@@ -385,8 +387,8 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
       }
       if (a.grad_q_sums != nullptr) issue_dq();
     } else {
-#pragma unroll(kUnrolled)
-      for (int column = 0; column < kWidth; column += kChunk) {
+#pragma unroll
+      for (int column = 0; column < width; column += kChunk) {
         std::uint32_t p_packed[2][kChunk / 16][4], ds_packed[2][kChunk / 16][4];
         if constexpr (kTight) keep_apart();
         const int from = Place<C>().split * kWidth + column;
