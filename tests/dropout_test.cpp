@@ -116,8 +116,8 @@ TEST(Dropout, IsAsRandomAsItSays) {
     tessera::forward(problem.attention, problem.forward);
     const std::vector<int> kept = kept_in_forward(problem);
     const auto total = static_cast<double>(kept.size());
-    // Probabilities come in steps of 2^-16.
-    const double keep = 1 - core::dropout_threshold(probability) / 65536.0;
+    // Probabilities come in steps of 2^-15.
+    const double keep = 1 - core::dropout_threshold(probability) / 32768.0;
     double sum = 0;
     for (const int bit : kept) sum += bit;
     EXPECT_NEAR(sum / total, keep, 4 * std::sqrt(keep * (1 - keep) / total)) << "p = " << probability;

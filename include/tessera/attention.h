@@ -49,7 +49,7 @@ TESSERA_API std::vector<float> alibi_slopes(std::int64_t heads);
 /// and the element's global (batch, head, row, column): the same on every device, for every tile size,
 /// algorithm and number of ranks.
 struct Dropout {
-  double probability = 0;                ///< In [0, 1); 0: off. Applied in steps of 2^-16.
+  double probability = 0;                ///< In [0, 1); 0: off. Applied in steps of 2^-15.
   std::uint64_t seed = 0;                ///< Chooses the random bits ...
   std::uint64_t offset = 0;              ///< ... together with this, which a training loop counts up.
   const std::uint64_t* state = nullptr;  ///< {seed, offset} read when the kernel runs, from the memory where

@@ -285,7 +285,7 @@ typedef struct tsr_attention {
   int64_t lengths_max_k;             ///< The longest key sequence; 0: find out (CPU only).
   const float* alibi_slopes;         ///< -slope * |i + d - j|: one slope per query head; null: off.
   int64_t alibi_batch_stride;        ///< Distance between the slopes of two batch entries; 0: shared.
-  double dropout_probability;        ///< In [0, 1), applied in steps of 2^-16; 0: off.
+  double dropout_probability;        ///< In [0, 1), applied in steps of 2^-15; 0: off.
   uint64_t dropout_seed;             ///< Chooses the random bits ...
   uint64_t dropout_offset;           ///< ... together with this, which a training loop counts up.
   const uint64_t* dropout_state;     ///< {seed, offset} read when the kernel runs, from the memory where

@@ -6,11 +6,11 @@ import pytest
 
 
 def test_philox_known_answers():
-    # The test vectors of the Random123 library for philox4x32-10.
+    # The test vectors of the Random123 library for philox4x32-7.
     zeros = oracle.philox(np.zeros(4, dtype=np.uint64), np.zeros(2, dtype=np.uint64))
-    assert [f"{int(x):08x}" for x in zeros] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
+    assert [f"{int(x):08x}" for x in zeros] == ["5f6fb709", "0d893f64", "4f121f81", "4f730a48"]
     ones = oracle.philox(np.full(4, 0xFFFFFFFF, dtype=np.uint64), np.full(2, 0xFFFFFFFF, dtype=np.uint64))
-    assert [f"{int(x):08x}" for x in ones] == ["408f276d", "41c83b0e", "a20bc7c6", "6d5451fd"]
+    assert [f"{int(x):08x}" for x in ones] == ["5207ddc2", "45165e59", "4d8ee751", "8c52f662"]
 
 
 @pytest.mark.parametrize("problem", [

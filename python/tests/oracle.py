@@ -11,11 +11,11 @@ import numpy as np
 
 
 def philox(counter: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Philox4x32-10 of counters (..., 4) with keys (..., 2), as uint64 that hold 32 bits."""
+    """Philox4x32-7 of counters (..., 4) with keys (..., 2), as uint64 that hold 32 bits."""
     low = np.uint64(0xFFFFFFFF)
     c = [counter[..., i].astype(np.uint64) for i in range(4)]
     k0, k1 = (key[..., i].astype(np.uint64) for i in range(2))
-    for _ in range(10):
+    for _ in range(7):
         p0, p1 = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         c = [(p1 >> np.uint64(32)) ^ c[1] ^ k0, p1 & low, (p0 >> np.uint64(32)) ^ c[3] ^ k1, p0 & low]
         k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
@@ -23,7 +23,7 @@ def philox(counter: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def dropout_bits(seed: int, offset: int, batch: int, head: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The 16 random bits of every (row, column) of one head, in global coordinates."""
+    """The 15 random bits of every (row, column) of one head, in global coordinates."""
     words = lambda *values: np.array(values, dtype=np.uint64)  # noqa: E731
     stream = philox(words(offset & 0xFFFFFFFF, offset >> 32, batch, head), words(seed & 0xFFFFFFFF, seed >> 32))
     within = columns % 32
@@ -33,7 +33,7 @@ def dropout_bits(seed: int, offset: int, batch: int, head: int, rows: np.ndarray
     counter[..., 2], counter[..., 3] = stream[2], stream[3]
     result = philox(counter, np.broadcast_to(stream[:2], counter.shape[:2] + (2,)))
     word = np.take_along_axis(result, np.broadcast_to((within // 8)[None, :, None], result.shape[:2] + (1,)), axis=-1)
-    return ((word[..., 0] >> (within % 2 * 16).astype(np.uint64)[None, :]) & np.uint64(0xFFFF)).astype(np.int64)
+    return ((word[..., 0] >> (within % 2 * 16).astype(np.uint64)[None, :]) & np.uint64(0x7FFF)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _head(p: Problem, q, k, v, bias, b: int, h: int) -> Head:
     if p.dropout:
         row, column, batch, head = p.origin
         bits = dropout_bits(p.seed, p.offset, b + batch, h + head, np.arange(nq) + row, np.arange(nk) + column)
-        dropped = (bits >= int(p.dropout * 65536 + 0.5)) / (1 - p.dropout)
+        dropped = (bits >= int(p.dropout * 32768 + 0.5)) / (1 - p.dropout)
     return Head(scores, probabilities, dropped, (probabilities * dropped) @ v, lse)
 
 

@@ -55,7 +55,7 @@ class Draws {
  private:
   std::uint32_t next() {
     if (used_ == 4) {
-      block_ = core::philox4x32_10(counter_, key0_, key1_);
+      block_ = core::philox4x32<10>(counter_, key0_, key1_);  // masks made earlier stay the same
       ++counter_.word[0];
       used_ = 0;
     }

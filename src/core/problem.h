@@ -74,7 +74,7 @@ struct Problem {
   const float* alibi_slopes = nullptr;
   std::int64_t alibi_batch_stride = 0;
 
-  std::uint32_t dropout_threshold = 0;  // of 2^16; meaningful when `dropout`
+  std::uint32_t dropout_threshold = 0;  // of 2^15; meaningful when `dropout`
   double keep_scale = 1;                // 1 / (1 - probability)
   bool dropout = false;
   std::uint64_t seed = 0, offset = 0;

@@ -38,11 +38,27 @@ Variant variant_for(const core::Problem& p) {
 
 // The first of a table that serves. An instance with more options serves fewer.
 const BackwardKernel* first_fitting(std::span<const BackwardKernel> table, const DeviceLimits& device,
-                                    Variant variant) {
+                                    Variant variant, bool in_turns) {
   for (const BackwardKernel& kernel : table) {
-    if (kernel.variant >= variant && kernel.shared_memory <= device.shared_memory) return &kernel;
+    if (kernel.variant >= variant && (kernel.in_turns || !in_turns) &&
+        kernel.shared_memory <= device.shared_memory)
+      return &kernel;
   }
   return nullptr;
+}
+
+// Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type, and room for its tile with
+// as many thread blocks per multiprocessor as without.
+bool bias_fits(const core::Problem& p, const BackwardKernel& kernel, const DeviceLimits& device) {
+  constexpr int kReservedPerBlock = 1024;  // shared memory that the system takes for each thread block
+  const int bytes = kernel.shared_memory + kernel.bias_bytes;
+  return p.has_bias && kernel.bias_bytes > 0 && p.bias_dtype == p.dtype && aligned(p.bias, p.k_length) &&
+         (!p.blocks || p.blocks.block_k % 8 == 0) && bytes <= device.shared_memory &&
+         kernel.thread_blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
+}
+
+int shared_memory_of(const BackwardChoice& choice, const BackwardKernel& kernel) {
+  return kernel.shared_memory + (choice.bias_staged && &kernel == choice.keys ? kernel.bias_bytes : 0);
 }
 
 // The tiles of one of the kernels.
@@ -86,16 +102,17 @@ std::string common_limits(const DeviceLimits& device, const core::Problem& p, in
   return {};
 }
 
-// Where the workspace is cut: statistics, then the sums of dQ.
+// Where the workspace is cut: statistics, then the sums of dQ, then whose turn it is and the ticket.
 struct Workspace {
-  std::size_t statistics = 0, sums = 0;
-  std::size_t bytes() const { return statistics + sums; }
+  std::size_t statistics = 0, sums = 0, turns = 0;
+  std::size_t bytes() const { return statistics + sums + turns; }
 };
 
 Workspace workspace_of(const core::Problem& p, const BackwardChoice& choice) {
   const auto blocks = static_cast<std::size_t>(p.q_heads * QueryBlocks::count(p));
   return {blocks * 2 * kQueryBlock * sizeof(float),
-          blocks * kQueryBlock * static_cast<std::size_t>(choice.head_dim) * sizeof(float)};
+          blocks * kQueryBlock * static_cast<std::size_t>(choice.head_dim) * sizeof(float),
+          choice.in_turns ? (blocks * (flash2::kTurnsPerBlock) + 1) * sizeof(std::uint32_t) : 0};
 }
 
 // Heads side by side: at least two waves of tiles, and as many as keep what a tile revisits in half of L2.
@@ -128,6 +145,18 @@ core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, bool of_key
           .together = static_cast<std::uint32_t>(heads_together(p.batch * heads, tiles, bytes, device))};
 }
 
+// The order for tiles that take turns. Each waits for those of its head before it, so they ascend, and only a few of a head run
+// at the same time: four, or two where they differ in length, for then each is shorter than the one it waits for, and gains
+// on it whenever it starts.
+core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t> order,
+                                             const BackwardKernel& kernel, const DeviceLimits& device) {
+  const auto resident =
+      static_cast<std::uint32_t>(device.multiprocessors * std::max(1, 256 / kernel.threads));
+  order.together = std::max(order.together, resident / (order.order == core::TileOrder::plain ? 4 : 2));
+  order.order = core::TileOrder::ascending;
+  return order;
+}
+
 std::string limits_of(const BackwardFamily& family, const core::Problem& p, int capability) {
   const DeviceLimits& device = device_limits(p.device.index);
   std::string why = common_limits(device, p, capability);
@@ -140,8 +169,8 @@ registry::Configuration configuration_of(const BackwardFamily& family, const cor
   for (const BackwardKernel* kernel : {choice.keys, choice.queries, choice.bias}) {
     if (kernel == nullptr) continue;
     configuration.block_q = kernel->block_q, configuration.block_k = kernel->block_k;
-    configuration.shared_memory_bytes = static_cast<std::size_t>(kernel->shared_memory);
-    configuration.fast_memory_bytes = kernel->shared_memory;
+    configuration.shared_memory_bytes = static_cast<std::size_t>(shared_memory_of(choice, *kernel));
+    configuration.fast_memory_bytes = shared_memory_of(choice, *kernel);
     break;
   }
   return configuration;
@@ -153,10 +182,13 @@ std::string details_of(const BackwardFamily& family, const core::Problem& p) {
   auto add = [&](const char* what, const BackwardKernel* kernel) {
     if (kernel == nullptr) return;
     text += core::concat(text.empty() ? "" : "\n", what, ": ", kernel->block_q, " queries x ",
-                         kernel->block_k, " keys, ", kernel->threads, " threads, ", kernel->shared_memory,
-                         " bytes of shared memory");
+                         kernel->block_k, " keys, ", kernel->threads, " threads, ",
+                         shared_memory_of(choice, *kernel), " bytes of shared memory");
   };
-  add(choice.head_dim != 0 ? "dK, dV, and dQ by fp32 reductions" : "dK, dV", choice.keys);
+  add(choice.head_dim == 0 ? "dK, dV"
+      : choice.in_turns    ? "dK, dV, and dQ by fp32 reductions in turns"
+                           : "dK, dV, and dQ by fp32 reductions",
+      choice.keys);
   add("dQ without reductions", choice.queries);
   add("gradient of the bias", choice.bias);
   return text;
@@ -172,8 +204,13 @@ void run(const BackwardFamily& family, const core::Problem& p, const registry::R
                       .features = ScoreFeatures::of(p),
                       .head_dim = choice.head_dim};
   a.statistics = reinterpret_cast<float*>(resources.workspace);
+  const Workspace workspace = workspace_of(p, choice);
   if (choice.head_dim != 0)
-    a.grad_q_sums = reinterpret_cast<float*>(resources.workspace + workspace_of(p, choice).statistics);
+    a.grad_q_sums = reinterpret_cast<float*>(resources.workspace + workspace.statistics);
+  if (choice.in_turns) {
+    a.turns = reinterpret_cast<std::uint32_t*>(resources.workspace + workspace.statistics + workspace.sums);
+    a.ticket = a.turns + workspace.turns / sizeof(std::uint32_t) - 1;
+  }
 
   const core::BasicTaskOrder<std::uint32_t> block_order{
       .sequences = static_cast<std::uint32_t>(p.batch),
@@ -184,8 +221,10 @@ void run(const BackwardFamily& family, const core::Problem& p, const registry::R
          resources.stream, a);
   if (choice.keys != nullptr) {
     a.order = order_of(p, true, choice.keys->block_k, device);
+    if (choice.in_turns) a.order = in_turns(a.order, *choice.keys, device);
+    a.bias_staged = choice.bias_staged;
     launch(choice.keys->kernel, "flash2 backward, keys", grids.keys, choice.keys->threads,
-           static_cast<std::size_t>(choice.keys->shared_memory), resources.stream, a);
+           static_cast<std::size_t>(shared_memory_of(choice, *choice.keys)), resources.stream, a);
   }
   if (choice.head_dim != 0) {
     a.order = block_order;
@@ -215,18 +254,24 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   const Variant variant = variant_for(p);
   const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
   const flash2::BackwardTable& kernels = family.tables[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
-  auto choose = [&](std::span<const BackwardKernel> table, Variant least) {
-    const BackwardKernel* kernel = first_fitting(table, device, std::max(variant, least));
+  auto choose = [&](std::span<const BackwardKernel> table, Variant least, bool in_turns = false) {
+    const BackwardKernel* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
     if (kernel == nullptr) {
       choice.why = core::concat("no instance for head_dim ", head_dim, " fits into ", device.shared_memory,
                                 " bytes of shared memory");
     }
     return kernel;
   };
-  // dQ comes with dK and dV where its sums may be added in any order; alone, it needs no sums.
-  const bool keys = p.has_grad_k || p.has_grad_v, together = keys && p.has_grad_q && !p.deterministic;
-  if (keys) choice.keys = choose(kernels.keys, Variant::plain);
-  if (together && choice.keys != nullptr) choice.head_dim = choice.keys->head_dim;
+  // dQ comes with dK and dV, in deterministic mode by turns. With a block mask nobody knows how many tiles come before; dQ
+  // alone needs no sums.
+  const bool keys = p.has_grad_k || p.has_grad_v,
+             together = keys && p.has_grad_q && !(p.deterministic && p.blocks);
+  if (keys) choice.keys = choose(kernels.keys, Variant::plain, together && p.deterministic);
+  if (choice.keys != nullptr) choice.bias_staged = bias_fits(p, *choice.keys, device);
+  if (together && choice.keys != nullptr) {
+    choice.head_dim = choice.keys->head_dim;
+    choice.in_turns = p.deterministic;
+  }
   if (p.has_grad_q && !together) choice.queries = choose(kernels.queries, Variant::plain);
   if (p.has_grad_bias) choice.bias = choose(family.bias, Variant::featured);
   if (choice.why.empty()) {

@@ -17,6 +17,8 @@ struct BackwardChoice {
   const flash2::BackwardKernel* queries = nullptr;  // null: dQ is not asked for, or comes with the keys
   const flash2::BackwardKernel* bias = nullptr;     // null: no gradient of a bias is asked for
   int head_dim = 0;                                 // of the sums of dQ; 0: none
+  bool in_turns = false;                            // the sums are added in a fixed order
+  bool bias_staged = false;                         // for `keys` the bias comes through shared memory
   std::string why{};                                // what is missing; empty: nothing
 };
 

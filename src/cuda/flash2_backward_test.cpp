@@ -114,6 +114,59 @@ TEST(BackwardChoice, TakesTheFirstThatFits) {
             "no instance for head_dim 64 fits into 59 bytes of shared memory");
 }
 
+TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
+  const std::int64_t offsets[] = {0, 0};
+  for (const int capability : AssumedGpu::known()) {
+    const AssumedGpu gpu(capability);
+    const BackwardFamily family =
+        capability < 80 ? flash2::backward_family_sm75() : flash2::backward_family_fp16();
+    for (const int head_dim : {64, 128, 256}) {
+      for (const Variant variant : {Variant::plain, Variant::featured, Variant::dropout}) {
+        core::Problem p = with_variant(problem(head_dim), variant);
+        EXPECT_FALSE(choose_backward(family, device_limits(0), p).in_turns);
+        p.deterministic = true;
+        const BackwardChoice in_turns = choose_backward(family, device_limits(0), p);
+        EXPECT_TRUE(in_turns.in_turns && in_turns.keys->in_turns) << capability << " " << head_dim;
+        EXPECT_EQ(in_turns.queries, nullptr);
+        p.blocks = {.block_q = 512, .block_k = 512, .q_blocks = 1, .k_blocks = 1, .row_offsets = offsets};
+        const BackwardChoice masked = choose_backward(family, device_limits(0), p);
+        EXPECT_FALSE(masked.in_turns);
+        EXPECT_NE(masked.queries, nullptr);
+      }
+    }
+  }
+}
+
+TEST(BackwardChoice, ABiasComesThroughSharedMemoryWhereItsTileFits) {
+  alignas(16) static std::uint16_t number[8];
+  for (const int capability : {75, 80, 86, 90}) {
+    const AssumedGpu gpu(capability);
+    const BackwardFamily family =
+        capability < 80 ? flash2::backward_family_sm75() : flash2::backward_family_fp16();
+    for (const int head_dim : {64, 128, 256}) {
+      core::Problem p = with_variant(problem(head_dim), Variant::featured);
+      p.q_length = p.k_length = 304;
+      p.has_bias = true;
+      p.bias_dtype = p.dtype;
+      p.bias.data = number;
+      p.bias.row_stride = p.k_length;
+      auto staged = [&] { return choose_backward(family, device_limits(0), p).bias_staged; };
+      const BackwardChoice choice = choose_backward(family, device_limits(0), p);
+      const bool depends = capability == 80 || capability == 86;  // on how much shared memory head_dim leaves
+      EXPECT_TRUE(depends || choice.bias_staged == (capability == 90)) << capability << ' ' << head_dim;
+      if (choice.bias_staged) {
+        EXPECT_EQ(choice.keys->bias_bytes, choice.keys->block_q * choice.keys->block_k * 2);
+        EXPECT_LE(choice.keys->shared_memory + choice.keys->bias_bytes, device_limits(0).shared_memory);
+      }
+      p.bias_dtype = DType::fp32;
+      EXPECT_FALSE(staged());
+      p.bias_dtype = p.dtype;
+      p.bias.row_stride += 1;
+      EXPECT_FALSE(staged());
+    }
+  }
+}
+
 TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   const AssumedGpu gpu(80);
   core::Problem p = problem(64);

@@ -122,7 +122,6 @@ void run(const ForwardInstance* instance, const core::Problem& p, void* stream) 
                                 .together = heads_together(p, device, tiling.count())}),
       .diagonals = core::diagonal_rule(p),
       .features = ScoreFeatures::of(p),
-      .dropout_limit = (p.dropout_threshold << 16) - 1,
       .origin_row = static_cast<std::uint32_t>(p.origin.row),
       .origin_group = static_cast<std::uint32_t>((p.origin.column - column_shift(p)) / core::kDropoutGroup),
       .group = core::Divider(static_cast<std::uint32_t>(p.group())),

@@ -134,13 +134,13 @@ HWY_INLINE void multiply_words(Words<A> a, std::uint32_t b, Words<A>& high, Word
   high = hn::OddEven(odd, hn::DupOdd(even));
 }
 
-// Ten rounds of Philox4x32 on the counters c0 ... c3, lane by lane.
+// Philox4x32 on the counters c0 ... c3, lane by lane.
 template <typename A>
 HWY_INLINE void philox_rounds(const core::DropoutStream& stream, Words<A>& c0, Words<A>& c1, Words<A>& c2,
                               Words<A>& c3) {
   const WordTag<A> d;
   std::uint32_t key0 = stream.key0, key1 = stream.key1;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < core::kPhiloxRounds; ++round) {
     Words<A> high0, low0, high1, low1;
     multiply_words<A>(c0, core::kPhiloxMultiplier0, high0, low0);
     multiply_words<A>(c2, core::kPhiloxMultiplier1, high1, low1);
@@ -153,7 +153,7 @@ HWY_INLINE void philox_rounds(const core::DropoutStream& stream, Words<A>& c0, W
   }
 }
 
-// Lanes whose 16 bits reach the threshold, as a mask for A.
+// Lanes whose bits reach the threshold, as a mask for A.
 template <typename A>
 HWY_INLINE hn::Mask<Tag<A>> reaches(Words<A> bits, std::uint32_t threshold) {
   const Tag<A> d;
@@ -178,6 +178,7 @@ HWY_INLINE void apply_dropout(const Head& head, const ScoreBlock<A>& block) {
   const core::DropoutStream& stream = head.stream;
   const std::int64_t first = p.origin.column + block.keys.begin, end = p.origin.column + block.keys.end;
   const Vector<A> keep = hn::Set(d, static_cast<A>(p.keep_scale));
+  const Words<A> mask = hn::Set(dw, (1U << core::kDropoutBits) - 1);
   for (std::int64_t v = 0; v < block.vectors; ++v) {
     const auto row = static_cast<std::uint32_t>(p.origin.row + block.row + v * lanes<A>());
     for (std::int64_t group = first / core::kDropoutGroup; group * core::kDropoutGroup < end; ++group) {
@@ -189,11 +190,10 @@ HWY_INLINE void apply_dropout(const Head& head, const ScoreBlock<A>& block) {
           for (int half = 0; half < 2; ++half) {
             const std::int64_t column = group * core::kDropoutGroup + 8 * word + 2 * pair + half;
             if (column < first || column >= end) continue;
-            const Words<A> sixteen =
-                half == 0 ? hn::And(bits, hn::Set(dw, 0xFFFFU)) : hn::ShiftRight<16>(bits);
+            const Words<A> own = hn::And(half == 0 ? bits : hn::ShiftRight<16>(bits), mask);
             A* at = block.s + (column - first) * block.stride + v * lanes<A>();
             const Vector<A> x = hn::Mul(hn::LoadU(d, at), keep);
-            hn::StoreU(hn::IfThenElseZero(reaches<A>(sixteen, p.dropout_threshold), x), d, at);
+            hn::StoreU(hn::IfThenElseZero(reaches<A>(own, p.dropout_threshold), x), d, at);
           }
         };
         drop(0, c0);

@@ -155,7 +155,7 @@ void multiply_rows(A* values, const A* factors, std::int64_t count) {
 inline constexpr std::int64_t kMaxGroups = static_cast<std::int64_t>(hn::MaxLanes(Tag<float>())) / 4;
 HWY_INLINE std::int64_t row_groups() { return lanes<float>() / 4; }
 
-// The 16 bits of every column of row_groups() groups of one row. Word m of call t gives columns 8m + 2t and
+// The bits of every column of row_groups() groups of one row. Word m of call t gives columns 8m + 2t and
 // 8m + 2t + 1: four words of one group are 16 bytes in the order of the columns.
 HWY_INLINE void row_bits(const core::DropoutStream& stream, std::uint32_t row, std::int64_t group,
                          std::uint16_t* bits) {
@@ -164,10 +164,11 @@ HWY_INLINE void row_bits(const core::DropoutStream& stream, std::uint32_t row, s
   Words<float> c0 = hn::Iota(d, static_cast<std::uint32_t>(group * 4)), c1 = hn::Set(d, row);
   Words<float> c2 = hn::Set(d, stream.high0), c3 = hn::Set(d, stream.high1);
   philox_rounds<float>(stream, c0, c1, c2, c3);
-  hn::Store(c0, d, words[0]);
-  hn::Store(c1, d, words[1]);
-  hn::Store(c2, d, words[2]);
-  hn::Store(c3, d, words[3]);
+  const Words<float> both = hn::Set(d, ((1U << core::kDropoutBits) - 1) * 0x10001U);
+  hn::Store(hn::And(c0, both), d, words[0]);
+  hn::Store(hn::And(c1, both), d, words[1]);
+  hn::Store(hn::And(c2, both), d, words[2]);
+  hn::Store(hn::And(c3, both), d, words[3]);
   for (std::int64_t g = 0; g < row_groups(); ++g) {
     for (std::int64_t m = 0; m < 4; ++m) std::memcpy(bits + (4 * g + m) * 8, words[m] + 4 * g, 16);
   }

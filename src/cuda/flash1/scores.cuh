@@ -84,6 +84,13 @@ __device__ __forceinline__ float finish_score(const Options& o, float product, i
   return score;
 }
 
+// The keys of the rounds are worked out in every call: kept through a loop they take fourteen registers.
+__device__ __forceinline__ core::DropoutStream kept_stream(const Options& o) {
+  core::DropoutStream stream = o.stream;
+  stream.key0 = ptx::kept(stream.key0), stream.key1 = ptx::kept(stream.key1);
+  return stream;
+}
+
 // Which of the columns {j + 8 n + 2 t, j + 8 n + 2 t + 1 : n < N} of row i are kept, as bits 2 n and 2 n + 1: those of lane t
 // of a quad. One random call for four n where j begins an aligned group of 32 columns, else one for each element.
 template <int N>
@@ -94,11 +101,11 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
       const core::PhiloxBlock block =
-          core::dropout_call(o.stream, row, column / core::kDropoutGroup + n / 4, t);
+          core::dropout_call(kept_stream(o), row, column / core::kDropoutGroup + n / 4, t);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        bits |= ((block.word[m] & 0xFFFF) >= o.threshold ? 1U : 0U) << (2 * (n + m));
-        bits |= ((block.word[m] >> 16) >= o.threshold ? 2U : 0U) << (2 * (n + m));
+        bits |= (core::dropout_half(block.word[m], 0) >= o.threshold ? 1U : 0U) << (2 * (n + m));
+        bits |= (core::dropout_half(block.word[m], 1) >= o.threshold ? 2U : 0U) << (2 * (n + m));
       }
     }
     return bits;
@@ -108,12 +115,12 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
     const std::int64_t at = column + e / 2 * 8 + 2 * t + e % 2;
     const int within = static_cast<int>(at % core::kDropoutGroup);
     const core::PhiloxBlock block =
-        core::dropout_call(o.stream, row, at / core::kDropoutGroup, within % 8 / 2);
+        core::dropout_call(kept_stream(o), row, at / core::kDropoutGroup, within % 8 / 2);
     const std::uint32_t word = within < 8    ? block.word[0]
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]
                                              : block.word[3];
-    bits |= ((word >> (within % 2 * 16) & 0xFFFF) >= o.threshold ? 1U : 0U) << e;
+    bits |= (core::dropout_half(word, within % 2) >= o.threshold ? 1U : 0U) << e;
   }
   return bits;
 }

@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
   }
 
   auto store = [&](std::int64_t row, std::int64_t key, float x) {
+    x *= a.features.keep_scale;
     if (p.bias_dtype == DType::fp32) p.grad_bias.row<float>(tile.batch, tile.head, row)[key] = x;
     else
       p.grad_bias.row<std::uint16_t>(tile.batch, tile.head, row)[key] =

@@ -13,6 +13,9 @@ namespace tessera::cuda::flash2 {
 
 // Statistics and sums of dQ are kept in blocks of so many queries of one head and sequence.
 inline constexpr int kQueryBlock = 64;
+// In deterministic mode tiles of keys take turns at so many queries: the smallest step of a kernel.
+inline constexpr int kTurnQueries = 16;
+inline constexpr int kTurnsPerBlock = kQueryBlock / kTurnQueries;
 
 // Where the blocks of queries of a sequence lie among those of a head. With packed sequences every sequence gets
 // room for one more block than its share, so that the place follows from where its rows begin.
@@ -37,12 +40,22 @@ struct BackwardArguments {
   core::BasicTaskOrder<std::uint32_t> order{};  // of this kernel's tiles
   QueryBlocks blocks{};
   ScoreFeatures features{};
-  // Per head and block of queries: 64 LSE in units of log2 (+inf for a row without gradients), then 64 delta.
+  // Per head and block of queries: 64 LSE in units of log2 (+inf for a row without gradients), then 64 delta. What dropout
+  // keeps is to be scaled, P and dP alike: all gradients are sums over keep_scale, which comes in at the end, so delta is
+  // divided by it.
   float* statistics = nullptr;
   // Per head and block of queries: 64 x head_dim sums of dQ, unscaled, in the order of the accumulators. Null: dQ is not
   // asked for, or has a kernel of its own.
   float* grad_q_sums = nullptr;
   int head_dim = 0;  // of the sums' rows
+  // Deterministic mode: per head and block of queries, for every 16 of them, how many tiles of keys have added to the sums;
+  // and the tasks given out so far. Null: in any order.
+  std::uint32_t* turns = nullptr;
+  std::uint32_t* ticket = nullptr;
+  bool bias_staged = false;  // the bias comes through shared memory
+
+  // Of sums of dS K and dS^T Q.
+  TESSERA_HD float gradient_scale() const { return static_cast<float>(problem.scale) * features.keep_scale; }
 };
 
 static_assert(sizeof(BackwardArguments) < 4096, "the parameters of a kernel");
@@ -55,6 +68,9 @@ struct BackwardKernel {
   int block_q = 0, block_k = 0;
   int threads = 0;
   int shared_memory = 0;
+  bool in_turns = false;  // tiles of keys: adds to dQ in turns when asked to
+  int thread_blocks = 1;  // that shall share a multiprocessor
+  int bias_bytes = 0;     // of shared memory, besides, for a tile of a 16-bit bias; 0: it takes none
 };
 
 inline constexpr int kPrepareThreads = 256;

@@ -6,6 +6,7 @@
 
 #include "core/philox.h"
 #include "core/problem.h"
+#include "cuda/flash2/dropout_lanes.h"
 #include "cuda/flash2/features.cuh"
 
 namespace tessera::cuda::flash2 {
@@ -54,7 +55,7 @@ __device__ __forceinline__ std::uint32_t kept_by_eights(const HeadOptions& o, st
                                                         int j) {
   const std::int64_t column = o.column + j;
   const int word = static_cast<int>(column >> 3) & 3, pair = static_cast<int>(column & 7) / 2;
-  const int shift = static_cast<int>(column & 1) * 16;
+  const int odd = static_cast<int>(column & 1);
   std::uint32_t bits = 0;
 #pragma unroll 1
   for (int half = 0; half < (word == 0 ? 1 : 2); ++half) {
@@ -62,22 +63,50 @@ __device__ __forceinline__ std::uint32_t kept_by_eights(const HeadOptions& o, st
         core::dropout_call(o.stream, o.row + i, column / core::kDropoutGroup + half, pair);
 #pragma unroll
     for (int m = 0; m < 4; ++m)
-      bits |= ((block.word[m] >> shift & 0xFFFF) >= threshold ? 1U : 0U) << (4 * half + m);
+      bits |= (core::dropout_half(block.word[m], odd) >= threshold ? 1U : 0U) << (4 * half + m);
   }
   return bits >> word & 15;
 }
 
+// Which elements of the 32 keys from `key` on and the 8 * Blocks queries from i on are kept, in the layout of
+// dropout_lanes.h. By a warp; one call for eight elements of a lane where the keys begin an aligned group of 32.
+template <int Blocks>
+__device__ __forceinline__ std::uint32_t kept_of_keys(const HeadOptions& o, const ScoreFeatures& f, int i,
+                                                      int key) {
+  static_assert(Blocks <= 4);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t bits = 0;
+  if ((o.column + key) % core::kDropoutGroup == 0) {
+    const core::DropoutStream stream = o.stream;
+    const core::DropoutColumns columns =
+        core::dropout_columns(stream, (o.column + key) / core::kDropoutGroup, drawn_pair(lane));
+    const auto row = static_cast<std::uint32_t>(o.row) + static_cast<std::uint32_t>(i + drawn_query(lane));
+#pragma unroll
+    for (int j = 0; j < Blocks; ++j) {
+      bits |= drawn_bits(core::dropout_call(stream, columns, row + 8 * j), j,
+                         [&](std::uint32_t word) { return kept_halves(f, word); });
+    }
+    return exchanged_bits(lane, bits, __shfl_xor_sync(~0U, bits, 4));
+  }
+#pragma unroll 1
+  for (int jx = 0; jx < 2 * Blocks; ++jx) {
+    bits |= kept_by_eights(o, f.dropout_threshold, i + jx / 2 * 8 + lane % 4 * 2 + jx % 2, key + lane / 4)
+            << kept_bit(jx % 2, jx / 2, 0);
+  }
+  return bits;
+}
+
 // Which of the columns {8 m + 2 t, 8 m + 2 t + 1 : m = 0..3} after column j of row i are kept, as bits 2 m and 2 m + 1:
 // what one lane holds of 32 columns when rows are queries. Column j must begin an aligned group of 32.
-__device__ __forceinline__ std::uint32_t kept_of_lane(const HeadOptions& o, std::uint32_t threshold, int i,
+__device__ __forceinline__ std::uint32_t kept_of_lane(const HeadOptions& o, const ScoreFeatures& f, int i,
                                                       int j, int t) {
   const core::PhiloxBlock block =
       core::dropout_call(o.stream, o.row + i, (o.column + j) / core::kDropoutGroup, t);
   std::uint32_t bits = 0;
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
-    bits |= ((block.word[m] & 0xFFFF) >= threshold ? 1U : 0U) << (2 * m);
-    bits |= ((block.word[m] >> 16) >= threshold ? 2U : 0U) << (2 * m);
+    const std::uint32_t halves = kept_halves(f, block.word[m]);
+    bits |= halves & 1U << (2 * m) | halves >> 16 & 2U << (2 * m);
   }
   return bits;
 }
@@ -96,7 +125,7 @@ __device__ __forceinline__ std::uint32_t kept_of_lane_anywhere(const HeadOptions
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]
                                              : block.word[3];
-    bits |= ((word >> (within % 2 * 16) & 0xFFFF) >= threshold ? 1U : 0U) << at;
+    bits |= (core::dropout_half(word, within % 2) >= threshold ? 1U : 0U) << at;
   }
   return bits;
 }

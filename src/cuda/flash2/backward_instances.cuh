@@ -11,18 +11,23 @@ namespace tessera::cuda::flash2 {
 // Tiles of keys, from sm_80 on. head_dim 64: two thread blocks share a multiprocessor. 128: 161 KB of shared memory, which
 // 8.6 and 8.9 do not have; 256: 209 KB (9.0), 145 KB (8.0), 69 KB. The smaller ones have two variants: the second serves
 // features with and without dropout.
-template <Engine E, Variant V>
+template <Engine E, Variant V, bool InTurns = true>
 inline constexpr BackwardKernel kKeys64 =
-    keys_kernel<BackwardConfig{.engine = E, .variant = V, .thread_blocks = 2}>();
-template <Engine E, Variant V>
-inline constexpr BackwardKernel kKeys128 =
-    keys_kernel<BackwardConfig{.engine = E, .variant = V, .head_dim = 128, .splits = 2}>();
+    keys_kernel<BackwardConfig{.engine = E, .variant = V, .thread_blocks = 2, .in_turns = InTurns}>();
+template <Engine E, Variant V, bool InTurns = true>
+inline constexpr BackwardKernel kKeys128 = keys_kernel<BackwardConfig{
+    .engine = E, .variant = V, .head_dim = 128, .splits = 2, .in_turns = InTurns}>();
 template <Engine E, Variant V>
 inline constexpr BackwardKernel kSmallKeys128 = keys_kernel<BackwardConfig{
     .engine = E, .variant = V, .head_dim = 128, .key_groups = 2, .splits = 2, .stages = 1}>();
-template <Engine E, Variant V, int Stages>
-inline constexpr BackwardKernel kKeys256 = keys_kernel<BackwardConfig{
-    .engine = E, .variant = V, .head_dim = 256, .key_groups = 2, .splits = 4, .stages = Stages}>();
+template <Engine E, Variant V, int Stages, bool InTurns = true>
+inline constexpr BackwardKernel kKeys256 = keys_kernel<BackwardConfig{.engine = E,
+                                                                      .variant = V,
+                                                                      .head_dim = 256,
+                                                                      .key_groups = 2,
+                                                                      .splits = 4,
+                                                                      .stages = Stages,
+                                                                      .in_turns = InTurns}>();
 template <Engine E, Variant V>
 inline constexpr BackwardKernel kSmallKeys256 = keys_kernel<BackwardConfig{
     .engine = E, .variant = V, .head_dim = 256, .key_groups = 1, .splits = 4, .block_q = 32, .stages = 1}>();

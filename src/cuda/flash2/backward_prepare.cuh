@@ -39,18 +39,22 @@ __device__ __forceinline__ float dot_chunk(uint4 a, uint4 b) {
   return sum;
 }
 
-// Eight lanes per row: delta = rowsum(dO o O) - dLSE.
+// Eight lanes per row: delta = (rowsum(dO o O) - dLSE) / keep_scale.
 template <Engine E>
 __global__ void __launch_bounds__(kPrepareThreads)
     backward_prepare(const __grid_constant__ BackwardArguments a) {
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
+  if (a.turns != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.ticket = 0;
   if (block.rows <= 0) return;
   const core::Sequence& s = block.s;
   if (a.grad_q_sums != nullptr) {
     auto* sums = reinterpret_cast<float4*>(a.grad_q_sums + block.index * kQueryBlock * a.head_dim);
     for (int i = static_cast<int>(threadIdx.x); i < kQueryBlock * a.head_dim / 4; i += kPrepareThreads)
       sums[i] = float4{};
+  }
+  if (a.turns != nullptr && threadIdx.x < kTurnsPerBlock) {
+    a.turns[block.index * kTurnsPerBlock + threadIdx.x] = 0;
   }
   constexpr int kLanes = 8;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, columns = static_cast<int>(p.v_dim);
@@ -84,7 +88,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     }
     float* statistics = a.statistics + block.index * (2 * kQueryBlock);
     statistics[row] = lse;
-    statistics[kQueryBlock + row] = sum;
+    statistics[kQueryBlock + row] = sum / a.features.keep_scale;
   }
 }
 
@@ -98,7 +102,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   if (block.rows <= 0) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t tile = ptx::shared_address(staged[warp]);
-  const auto scale = static_cast<float>(p.scale);
+  const float scale = a.gradient_scale();
   const float* sums = a.grad_q_sums + block.index * kQueryBlock * a.head_dim;
   const int columns = static_cast<int>(p.qk_dim), across = a.head_dim / 64;
   for (int part = warp; part < kQueryBlock / 16 * across; part += kFinishThreads / 32) {

@@ -28,41 +28,8 @@ struct QueriesConfig {
   constexpr int tile_bytes() const { return 2 * query_tile_bytes() + 2 * stages * key_tile_bytes(); }
 };
 
-// Keys of which [first, last) count: a step, or a run of neighbouring steps from the last, which begins at `begin`, to the
-// first. No more: first >= last.
-struct KeyStep {
-  int begin, first, last;
-};
-
-// The runs of keys that a tile of queries sees, from the last to the first.
-class KeyRuns {
- public:
-  KeyRuns() = default;
-  __device__ explicit KeyRuns(const core::VisibleColumns& keys)
-      : keys_(keys), left_(keys.count < 0 ? 1 : keys.count) {}
-
-  // The next run, whose steps begin where key + shift is a multiple of `width`.
-  __device__ KeyStep next(int width, int shift) {
-    while (left_ > 0) {
-      int first = keys_.begin, last = keys_.end, length = 1;
-      if (keys_.count < 0) {
-        left_ = 0;
-      } else {  // neighbouring blocks of the mask
-        while (length < left_ && keys_.kept[left_ - length - 1] == keys_.kept[left_ - length] - 1) ++length;
-        const std::int64_t from = std::int64_t{keys_.kept[left_ - length]} * keys_.block;
-        left_ -= length;
-        first = static_cast<int>(max(std::int64_t{first}, min(from, std::int64_t{last})));
-        last = static_cast<int>(min(std::int64_t{last}, from + std::int64_t{length} * keys_.block));
-      }
-      if (first < last) return {(last - 1 + shift) / width * width - shift, first, last};
-    }
-    return {};
-  }
-
- private:
-  core::VisibleColumns keys_;
-  int left_;  // kept blocks, or the one range, still to come
-};
+// A step over keys, of which [first, last) count.
+using KeyStep = Run;
 
 // What a thread block knows about its tile. In shared memory: registers are full.
 struct QueryTile {
@@ -70,8 +37,8 @@ struct QueryTile {
   int k_begin, k_length, q_begin;
   core::Diagonals band;
   int shift;  // of the steps: they begin where a call of the random generator does
-  KeyRuns runs;
-  KeyStep run[2];  // the one at hand and the one before or after
+  Runs runs;
+  Run run[2];  // the one at hand and the one before or after
   HeadOptions options;
 };
 
@@ -94,7 +61,7 @@ struct RowStatistics {
   }
 };
 
-// Scores of 16 * Tiles queries x 8 * Blocks keys become dS, in `dp`, which already holds dP - delta but for dropout.
+// Scores of 16 * Tiles queries x 8 * Blocks keys become dS, in `dp`, which holds dP - delta, with dropout dP.
 // `row` and `column` are the first query and key. Masked: keys outside the range of a row are not seen; returns then
 // whether anything was not finite. BeforeCap: dS as a bias gets it.
 template <Variant V, bool Masked, bool BeforeCap, int Tiles, int Blocks>
@@ -117,8 +84,7 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
       if (BeforeCap && within != 0) {  // a tile of the bias begins anywhere
         kept = kept_of_lane_anywhere(options, a.features.dropout_threshold, i, column, lane % 4);
       } else {
-        kept = kept_of_lane(options, a.features.dropout_threshold, i, column - within, lane % 4) >>
-               (within / 8 * 2);
+        kept = kept_of_lane(options, a.features, i, column - within, lane % 4) >> (within / 8 * 2);
       }
     }
 #pragma unroll
@@ -132,8 +98,7 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
           seen = range(at);
           check = fmaf(score, 0.0F, fmaf(grad, 0.0F, check));
         }
-        if constexpr (kDropout)
-          grad = (kept >> (2 * j + x) & 1 ? grad * a.features.keep_scale : 0.0F) - rows.delta[m][r % 2];
+        if constexpr (kDropout) grad = (kept >> (2 * j + x) & 1 ? grad : 0.0F) - rows.delta[m][r % 2];
         float exponent;
         if constexpr (kFeatured) {
           exponent =
@@ -150,7 +115,7 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
   return Masked && !(check == 0);
 }
 
-// Sums that begin with -delta, so that dP - delta comes out of the product; with dropout, which comes in between, with 0.
+// Sums that begin with -delta, so that dP - delta comes out of the product; with dropout, for registers, with 0.
 template <Variant V, int Tiles, int Blocks>
 __device__ __forceinline__ void begin_grad(float (&dp)[Tiles][Blocks][4], const RowStatistics<Tiles>& rows) {
 #pragma unroll
@@ -192,7 +157,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
       if constexpr (C.variant == Variant::dropout)
         tile.shift = static_cast<int>((p.origin.column % core::kDropoutGroup + core::kDropoutGroup) %
                                       core::kDropoutGroup);
-      KeyRuns runs(core::visible_keys(p, s, task.head, tile.begin, tile.end));
+      Runs runs(core::visible_keys(p, s, task.head, tile.begin, tile.end));
       tile.run[0] = runs.next(C.block_k, tile.shift);
       tile.runs = runs;
       if constexpr (kUnaligned) tile.options = head_options(p, s, tile.head);
@@ -235,7 +200,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
     if (begin <= tile.run[which].first) {
       next_which = which ^ 1;
       if (threadIdx.x == 0) {
-        KeyRuns runs = tile.runs;
+        Runs runs = tile.runs;
         tile.run[next_which] = runs.next(C.block_k, tile.shift);
         tile.runs = runs;
       }
@@ -295,7 +260,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
 
   wait_copies<E>();
   __syncthreads();
-  stage_rows<kType, D>(base, warp_row, 0, grad_q, static_cast<float>(p.scale));
+  stage_rows<kType, D>(base, warp_row, 0, grad_q, a.gradient_scale());
   __syncthreads();
   const RowSource to = rows_of<C.variant>(p.grad_q, batch(), tile.head, tile.q_begin + tile.begin, p.qk_dim);
   store_rows<D>(base, const_cast<std::uint16_t*>(to.data), to.stride, 0, tile.end - tile.begin, to.columns,

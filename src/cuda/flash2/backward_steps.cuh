@@ -69,61 +69,41 @@ __device__ __forceinline__ RowSource rows_of(const core::View& view, std::int64_
   return {data, view.row_stride, static_cast<int>(columns), aligned};
 }
 
-// A tile of keys [begin, end) of a sequence.
-struct KeyRange {
-  int sequence, kv_head, begin, end;
+// Neighbouring steps, taken from the last, which begins at `begin`, to the first; of their rows or columns [first, last)
+// count. No more: first >= last.
+struct Run {
+  int begin, first, last;
 };
 
-// Neighbouring blocks of queries of one head: steps begin at `begin` and every width further while below `last`; queries
-// [first, last) count. A head of -1: no more.
-struct QueryRun {
-  int head;
-  int begin;
-  int first, last;
-};
-
-// The runs of queries that see a tile of keys, for one query head of the group after the other.
-class QueryRuns {
+// The runs of what is visible, from the last to the first.
+class Runs {
  public:
-  QueryRuns() = default;
-  __device__ QueryRuns(const core::Problem& p, const KeyRange& keys)
-      : head_(keys.kv_head * static_cast<int>(p.group())) {
-    enter_head(p, keys);
-  }
+  Runs() = default;
+  __device__ explicit Runs(const core::VisibleColumns& visible)
+      : visible_(visible), left_(visible.count < 0 ? 1 : visible.count) {}
 
-  // The next run, whose steps begin at multiples of `width`.
-  __device__ QueryRun next(const core::Problem& p, const KeyRange& keys, int width) {
-    const int last_head = (keys.kv_head + 1) * static_cast<int>(p.group()) - 1;
-    while (true) {
-      while (left_ > 0) {
-        int first = queries_.begin, last = queries_.end, length = 1;
-        if (queries_.count < 0) {
-          left_ = 0;
-        } else {  // neighbouring blocks of the mask
-          const std::int32_t* kept = queries_.kept + (queries_.count - left_);
-          while (length < left_ && kept[length] == kept[length - 1] + 1) ++length;
-          left_ -= length;
-          const std::int64_t from = std::int64_t{kept[0]} * queries_.block;
-          first = static_cast<int>(max(std::int64_t{first}, min(from, std::int64_t{last})));
-          last = static_cast<int>(min(std::int64_t{last}, from + std::int64_t{length} * queries_.block));
-        }
-        if (first < last) return {head_, first / width * width, first, last};
+  // The next run, whose steps begin where column + shift is a multiple of `width`.
+  __device__ Run next(int width, int shift = 0) {
+    while (left_ > 0) {
+      int first = visible_.begin, last = visible_.end, length = 1;
+      if (visible_.count < 0) {
+        left_ = 0;
+      } else {  // neighbouring blocks of the mask
+        const std::int32_t* kept = visible_.kept;
+        while (length < left_ && kept[left_ - length - 1] == kept[left_ - length] - 1) ++length;
+        const std::int64_t from = std::int64_t{kept[left_ - length]} * visible_.block;
+        left_ -= length;
+        first = static_cast<int>(max(std::int64_t{first}, min(from, std::int64_t{last})));
+        last = static_cast<int>(min(std::int64_t{last}, from + std::int64_t{length} * visible_.block));
       }
-      if (head_ == last_head) return {-1, 0, 0, 0};
-      ++head_;
-      enter_head(p, keys);
+      if (first < last) return {(last - 1 + shift) / width * width - shift, first, last};
     }
+    return {};
   }
 
  private:
-  __device__ void enter_head(const core::Problem& p, const KeyRange& keys) {
-    queries_ = core::visible_queries(p, core::sequence(p, keys.sequence), head_, keys.begin, keys.end);
-    left_ = queries_.count < 0 ? 1 : queries_.count;
-  }
-
-  int head_;
+  core::VisibleColumns visible_;
   int left_;  // kept blocks, or the one range, still to come
-  core::VisibleColumns queries_;
 };
 
 // Scores of 16 * Tiles rows of `own` by 8 * Blocks rows of `streamed`, added to `out` or, First, instead of it. Addresses

@@ -247,7 +247,7 @@ template <ForwardConfig C>
 __device__ __forceinline__ bool ForwardTile<C>::compute(bool careful) {
   clear();
   walk_keys(careful);
-  if (__syncthreads_or(!finite()) && !careful) return false;
+  if (__syncthreads_or(!all_finite(o_)) && !careful) return false;
   finalize(careful);
   return true;
 }

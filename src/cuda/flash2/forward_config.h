@@ -51,7 +51,6 @@ struct ForwardArguments {
   core::GridOrder order;
   core::DiagonalRule diagonals;
   ScoreFeatures features;
-  std::uint32_t dropout_limit;   // random bits up to here, in the upper half of a word, drop an element
   std::uint32_t origin_row;      // of the random numbers
   std::uint32_t origin_group;    // their group of columns where column_shift counts from
   core::Divider group;           // query heads per key/value head

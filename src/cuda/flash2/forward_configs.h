@@ -24,8 +24,7 @@ inline constexpr std::array kForwardConfigs = {
     ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::dropout},
     ForwardConfig{.head_dim = 256, .warps = 8, .pairs = true, .blocks_per_sm = 1, .type = Type},
     ForwardConfig{.head_dim = 256, .m_tiles = 1, .stages = 1, .type = Type},
-    ForwardConfig{
-        .head_dim = 256, .m_tiles = 1, .chunk = 16, .stages = 1, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::featured},
     ForwardConfig{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::dropout},
 };
 

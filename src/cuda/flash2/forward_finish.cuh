@@ -1,24 +1,9 @@
-// The end of a tile of the forward kernel, and what values that are not finite ask for.
+// The end of a tile of the forward kernel.
 #pragma once
 
 #include "cuda/flash2/forward_tile.cuh"
 
 namespace tessera::cuda {
-
-// Whether every accumulated value of this warp is.
-template <ForwardConfig C>
-__device__ __forceinline__ bool ForwardTile<C>::finite() const {
-  float trace = 0;  // stays 0
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int j = 0; j < kD; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) trace = fmaf(o_[mi][j][e], 0.0F, trace);
-    }
-  }
-  return trace == 0;
-}
 
 // Normalises and stores O, through the memory of Q so that rows are written in whole lines, and LSE.
 template <ForwardConfig C>
@@ -35,8 +20,7 @@ __device__ __forceinline__ void ForwardTile<C>::finalize(bool careful) {
       sum += __shfl_xor_sync(kWarp, sum, 1);
       sum += __shfl_xor_sync(kWarp, sum, 2);
       if (lse_rows != nullptr && lane_ % 4 == 0 && row(mi, half) < rows) {
-        lse_rows[row(mi, half) * p.lse.row_stride] =
-            sum == 0 ? -INFINITY : (maximum_[mi][half] * c + log2f(sum)) * kLn2;
+        lse_rows[row(mi, half) * p.lse.row_stride] = row_lse(maximum_[mi][half] * c, sum);
       }
       const float normaliser = sum == 0 ? 0 : a_.features.keep_scale / sum;
 #pragma unroll

@@ -121,6 +121,21 @@ __device__ __forceinline__ WholeSteps whole_steps(const ForwardPlace& place, int
           min(place.keys, place.begin + first + place.diagonals.high + 1) - width};
 }
 
+// Whether all accumulated values of a thread are finite.
+template <int Tiles, int Blocks>
+__device__ __forceinline__ bool all_finite(const float (&x)[Tiles][Blocks][4]) {
+  float trace = 0;  // stays 0
+#pragma unroll
+  for (int i = 0; i < Tiles * Blocks * 4; ++i)
+    trace = fmaf(x[i / (Blocks * 4)][i / 4 % Blocks][i % 4], 0.0F, trace);
+  return trace == 0;
+}
+
+// The LSE of a row from its maximum and its sum, both in units of log2.
+__device__ __forceinline__ float row_lse(float maximum, float sum) {
+  return sum == 0 ? -INFINITY : (maximum + log2f(sum)) * kLn2;
+}
+
 __device__ __forceinline__ bool spoiled(float x) { return !(fabsf(x) < INFINITY); }
 
 // Values that are not finite must not reach rows that do not see them, and 0 * infinity would: out of the tile with

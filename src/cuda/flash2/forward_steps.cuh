@@ -70,14 +70,7 @@ template <ForwardConfig C>
 template <int Width>
 __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
   const int key_0 = begin + column + lane_ % 4 * 2;
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int j = 0; j < Width / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[mi][j][e] = scaled_score(a_.features, s[mi][j][e]);
-    }
-  }
+  scale_scores(a_.features, s);
   if (C.bias && a_.bias_staged) {
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
@@ -168,7 +161,7 @@ __device__ __forceinline__ float ForwardTile<C>::row_maximum(const Scores<Width>
 template <ForwardConfig C>
 template <int Width>
 __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Width>& s,
-                                                               Probabilities<Width>& p, int key) {
+                                                               Probabilities<Width>& p, const Kept& kept) {
   const float c = exponent_scale();
   RowValues factor;
   bool moved = false;
@@ -209,11 +202,12 @@ __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Widt
 #pragma unroll
       for (int j = 0; j < Width / 8; ++j) {
         // The difference first: at the maximum P is exactly 1, however large the scores.
-        float x = ptx::exp2((s[mi][j][2 * half] - reference) * c);
-        float y = ptx::exp2((s[mi][j][2 * half + 1] - reference) * c);
+        const float x = ptx::exp2((s[mi][j][2 * half] - reference) * c);
+        const float y = ptx::exp2((s[mi][j][2 * half + 1] - reference) * c);
         sum_[mi][half] += x + y;
-        if constexpr (kDropout) drop(x, y, mi, j, half, key);
-        p[mi][j / 2][j % 2 * 2 + half] = ptx::pack<C.type>(x, y);
+        std::uint32_t& pair = p[mi][j / 2][j % 2 * 2 + half];
+        pair = ptx::pack<C.type>(x, y);
+        if constexpr (kDropout) pair &= kept.mask(*this, mi, half, j);
       }
     }
   }
@@ -334,9 +328,11 @@ __device__ __forceinline__ void ForwardTile<C>::search_columns(const Step& step,
   Probabilities<kWidth> p;
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<kWidth>(s, stage, column, k_step);
+  Kept kept;
+  if constexpr (kDropout) kept = Kept(*this, step.begin + column);
   if constexpr (kFeatured) modify<kWidth>(s, step.begin, stage, column);
   if (masked) apply_mask<kWidth>(s, step, column);
-  online_softmax<kWidth>(s, p, step.begin + column);
+  online_softmax<kWidth>(s, p, kept);
   issue_pv<kWidth>(p, stage, column);
 }
 

@@ -66,6 +66,50 @@ class ForwardTile {
     HeldRows<C.head_dim, C.block_k, C.threads()> k, v;
   };
 
+  // What dropout leaves of the lane's rows in the columns from `column` on. A random word serves two columns in the order of
+  // the accumulator, so that one call serves 32; a chunk of 16 uses half of it. kTight: as one bit each, which costs more
+  // instructions, but one register instead of 16.
+  class Kept {
+   public:
+    static constexpr int kWords = C.search_width() / 8;
+    static constexpr bool kTight = C.head_dim == 128 && kM == 2;
+    static_assert(!kDropout || kWords == 2 || kWords == 4);
+
+    Kept() = default;
+    __device__ __forceinline__ Kept(const ForwardTile& tile, int column) {
+      const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);  // a multiple of the chunk
+      const uint4 x = ptx::load_shared(ptx::shared_address(&place().dropout));
+      const core::DropoutStream stream{x.x, x.y, x.z, x.w};
+      const core::DropoutColumns columns =
+          core::dropout_columns(stream, tile.a_.origin_group + shifted / core::kDropoutGroup, tile.lane_ % 4);
+      const bool second = kWords == 2 && shifted % core::kDropoutGroup != 0;
+      if constexpr (kTight) words_[0] = 0;
+#pragma unroll
+      for (int row = 0; row < 2 * kM; ++row) {
+        const core::PhiloxBlock block = core::dropout_call(
+            stream, columns,
+            tile.a_.origin_row + static_cast<unsigned>(place().begin + tile.row(row / 2, row % 2)));
+#pragma unroll
+        for (int j = 0; j < kWords; ++j) {
+          const std::uint32_t word = second ? block.word[(j + 2) % 4] : block.word[j];
+          if constexpr (kTight) words_[0] |= kept_halves(tile.a_.features, word) & (0x10001U << at(row, j));
+          else words_[at(row, j)] = word;
+        }
+      }
+      if constexpr (kTight) words_[0] = ptx::kept(words_[0]);
+    }
+
+    // 0xFFFF where an element is kept, for the pair of columns 8 j on of a row.
+    __device__ __forceinline__ std::uint32_t mask(const ForwardTile& tile, int mi, int half, int j) const {
+      if constexpr (kTight) return ptx::signs_of_halves(words_[0] << (15 - at(2 * mi + half, j)));
+      else return kept_halves(tile.a_.features, words_[at(2 * mi + half, j)]);
+    }
+
+   private:
+    static constexpr int at(int row, int j) { return row * kWords + j; }
+    std::uint32_t words_[kTight ? 1 : 2 * kM * kWords];
+  };
+
   __device__ void clear();
   __device__ RowSource key_rows() const;
   __device__ RowSource value_rows() const;
@@ -90,7 +134,7 @@ class ForwardTile {
   template <int Width>
   __device__ void apply_mask(Scores<Width>& s, const Step& step, int column);
   template <int Width>
-  __device__ void online_softmax(const Scores<Width>& s, Probabilities<Width>& p, int key);
+  __device__ void online_softmax(const Scores<Width>& s, Probabilities<Width>& p, const Kept& kept);
   template <typename CopyNext>
   __device__ bool speculative_step(int stage, CopyNext&& copy_next);
   __device__ void undo_chunk(int stage, int chunk);
@@ -101,7 +145,6 @@ class ForwardTile {
   __device__ void guess_maxima(int stage);
   template <int Width>
   __device__ float row_maximum(const Scores<Width>& s, int mi, int half);
-  __device__ bool finite() const;
   __device__ void finalize(bool careful);
 
   __device__ int row(int mi, int half) const {
@@ -127,26 +170,6 @@ class ForwardTile {
     return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * 2};
   }
 
-  // Drops two neighbouring columns as the random generator says. Pairs come in the order of the accumulator, so that
-  // one call serves the four pairs of 32 columns; a chunk of 16 uses half of it.
-  __device__ __forceinline__ void drop(float& x, float& y, int mi, int j, int half, int column) {
-    const unsigned shifted =
-        static_cast<unsigned>(column + a_.column_shift);  // of the chunk: a multiple of it
-    if (j % 4 == 0) {
-      const uint4 stream = ptx::load_shared(ptx::shared_address(&place().dropout));
-      const core::PhiloxBlock block =
-          core::dropout_call({stream.x, stream.y, stream.z, stream.w},
-                             a_.origin_row + static_cast<unsigned>(place().begin + row(mi, half)),
-                             a_.origin_group + (shifted + j * 8) / core::kDropoutGroup, lane_ % 4);
-      const bool second = C.chunk == 16 && shifted % core::kDropoutGroup != 0;
-#pragma unroll
-      for (int w = 0; w < 4; ++w) dropout_words_[w] = second ? block.word[(w + 2) % 4] : block.word[w];
-    }
-    const std::uint32_t word = dropout_words_[j % 4];
-    if ((word << 16) <= a_.dropout_limit) x = 0;
-    if (word <= a_.dropout_limit) y = 0;
-  }
-
   static_assert(C.warps <= kMostForwardWarps);
   __device__ static ForwardPlace& place() {
     __shared__ ForwardPlace memory[C.warps];
@@ -161,7 +184,6 @@ class ForwardTile {
   std::uint32_t q_[C.q_in_registers ? kK : 1][C.q_in_registers ? kM : 1][4];
   float o_[kM][kD][4];
   RowValues maximum_, sum_;
-  std::uint32_t dropout_words_[4];
 };
 
 }  // namespace tessera::cuda

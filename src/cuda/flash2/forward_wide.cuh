@@ -51,7 +51,6 @@ class WideForwardTile {
   __device__ void issue_pv(int stage, Between&& between);
   __device__ bool search(Scores& s, int begin, int stage);
   __device__ void exponentiate(const Scores& s, const RowValues& reference, int stage, int unit);
-  __device__ bool finite() const;
   __device__ void finalize(bool careful);
 
   __device__ int row(int mi, int half) const { return warp_row_ + mi * 16 + lane_ / 4 + half * 8; }
@@ -329,20 +328,6 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
   __syncthreads();
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ bool WideForwardTile<C>::finite() const {
-  float trace = 0;  // stays 0
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int j = 0; j < kD; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) trace = fmaf(o_[mi][j][e], 0.0F, trace);
-    }
-  }
-  return trace == 0;
-}
-
 // Normalises and stores O, through the memory of Q, and LSE.
 template <ForwardConfig C>
 __device__ __forceinline__ void WideForwardTile<C>::finalize(bool careful) {
@@ -368,10 +353,9 @@ __device__ __forceinline__ void WideForwardTile<C>::finalize(bool careful) {
       const float sum = __uint_as_float(ptx::load_shared_word(exchange(0, r))) +
                         __uint_as_float(ptx::load_shared_word(exchange(1, r)));
       if (part_ == 0 && lse_rows != nullptr && lane_ % 4 == 0 && r < rows) {
-        lse_rows[r * p.lse.row_stride] =
-            sum == 0 ? -INFINITY : (maximum_[mi][half] * a_.features.scale_log2 + log2f(sum)) * kLn2;
+        lse_rows[r * p.lse.row_stride] = row_lse(maximum_[mi][half] * a_.features.scale_log2, sum);
       }
-      const float normaliser = sum == 0 ? 0 : 1 / sum;
+      const float normaliser = sum == 0 ? 0 : a_.features.keep_scale / sum;
 #pragma unroll
       for (int j = 0; j < kD; ++j) {
         ptx::store_shared(
@@ -392,7 +376,7 @@ template <ForwardConfig C>
 __device__ __forceinline__ bool WideForwardTile<C>::compute(bool careful) {
   clear();
   walk_keys(careful);
-  if (__syncthreads_or(!finite()) && !careful) return false;
+  if (__syncthreads_or(!all_finite(o_)) && !careful) return false;
   finalize(careful);
   return true;
 }

@@ -15,6 +15,23 @@ enum class Variant : int {
   dropout,   // the same and dropout
 };
 
+// Which elements dropout keeps, two at a time: fp16 numbers without a sign are ordered as their bits are, NaNs last. A
+// threshold must not be a NaN itself, so for the upper half of all probabilities what is compared is turned round.
+struct DropoutComparison {
+  std::uint32_t flip = 0;    // of the random bits
+  std::uint32_t limit = 0;   // twice
+  std::uint32_t invert = 0;  // of the outcome
+
+  static TESSERA_HD constexpr DropoutComparison of(std::uint32_t threshold) {
+    constexpr std::uint32_t kTwice = 0x10001;
+    if (threshold <= 0x4000) return {0, threshold * kTwice, 0};
+    return {0x7FFF * kTwice, (0x8000 - threshold) * kTwice, ~0U};
+  }
+
+  // What is compared, by >= and in a way that a NaN reaches every limit.
+  TESSERA_HD constexpr std::uint32_t operand(std::uint32_t word) const { return (word ^ flip) & 0x7FFF7FFF; }
+};
+
 // The features of a problem as floats, worked out once on the host.
 struct ScoreFeatures {
   float scale_log2 = 1;   // scale * log2(e)
@@ -22,7 +39,8 @@ struct ScoreFeatures {
   float softcap_out = 0;  // softcap * log2(e)
   bool has_bias = false;
   bool has_alibi = false;
-  std::uint32_t dropout_threshold = 0;  // of 2^16
+  std::uint32_t dropout_threshold = 0;  // of 2^15
+  DropoutComparison dropout;
   float keep_scale = 1;
 
   static ScoreFeatures of(const core::Problem& p) {
@@ -36,6 +54,7 @@ struct ScoreFeatures {
     f.has_bias = p.has_bias;
     f.has_alibi = p.alibi_slopes != nullptr;
     f.dropout_threshold = p.dropout ? p.dropout_threshold : 0;
+    f.dropout = DropoutComparison::of(f.dropout_threshold);
     f.keep_scale = p.dropout ? static_cast<float>(p.keep_scale) : 1.0F;
     return f;
   }

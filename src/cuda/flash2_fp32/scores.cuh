@@ -115,7 +115,7 @@ struct Dropout {
         threshold(p.dropout_threshold) {}
 
   __device__ __forceinline__ bool kept(std::uint32_t word, int half) const {
-    return (half == 0 ? word & 0xFFFFU : word >> 16) >= threshold;
+    return core::dropout_half(word, half) >= threshold;
   }
 
   // The definition, for one element.

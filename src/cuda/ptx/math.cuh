@@ -60,6 +60,20 @@ __device__ __forceinline__ std::uint32_t pack_finite(float low, float high) {
   return packed;
 }
 
+// For each of two fp16 numbers 0xFFFF where a >= b or one of them is a NaN, else 0. PTX ISA: set.geu.u32.f16x2.
+__device__ __forceinline__ std::uint32_t at_least_or_nan(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t mask;
+  asm("set.geu.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
+}
+
+// 0xFFFF for each half whose highest bit is set, else 0. PTX ISA: prmt.
+__device__ __forceinline__ std::uint32_t signs_of_halves(std::uint32_t x) {
+  std::uint32_t mask;  // 8 + n: the sign of byte n, eight times
+  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(mask) : "r"(x));
+  return mask;
+}
+
 // The two numbers of a pair.
 template <Half16 Type>
 __device__ __forceinline__ float2 unpack(std::uint32_t pair) {

@@ -6,11 +6,11 @@ namespace tessera::cuda::flash2 {
 template <>
 BackwardTable backward_table_bf16<128>() {
   constexpr Engine E = Engine::sm80_bf16;
-  static constexpr BackwardKernel kKeys[] = {kKeys128<E, Variant::plain>, kKeys128<E, Variant::featured>,
-                                             kKeys128<E, Variant::dropout>, kSmallKeys128<E, Variant::plain>,
-                                             kSmallKeys128<E, Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kQueries128<E, Variant::plain>,
-                                                kQueries128<E, Variant::dropout>};
+  static constexpr BackwardKernel kKeys[] = {
+      kKeys128<E, Variant::plain, false>, kKeys128<E, Variant::plain>,
+      kKeys128<E, Variant::featured>,     kKeys128<E, Variant::dropout>,
+      kSmallKeys128<E, Variant::plain>,   kSmallKeys128<E, Variant::dropout>};
+  static constexpr BackwardKernel kQueries[] = {kQueries128<E, Variant::dropout>};
   return {kKeys, kQueries};
 }
 

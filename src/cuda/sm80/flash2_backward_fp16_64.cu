@@ -8,8 +8,7 @@ BackwardTable backward_table_fp16<64>() {
   constexpr Engine E = Engine::sm80_fp16;
   static constexpr BackwardKernel kKeys[] = {kKeys64<E, Variant::plain>, kKeys64<E, Variant::featured>,
                                              kKeys64<E, Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kQueries64<E, Variant::plain>,
-                                                kQueries64<E, Variant::dropout>};
+  static constexpr BackwardKernel kQueries[] = {kQueries64<E, Variant::dropout>};
   return {kKeys, kQueries};
 }
 

@@ -217,7 +217,7 @@ struct Row {
         core::dropout_call(stream, row, first / core::kDropoutGroup, static_cast<int>(first % 8 / 2));
 #pragma unroll
     for (int e = 0; e < kOctet; ++e) {
-      std::uint32_t bits = block.word[e / 2] >> (e % 2 * 16) & 0xFFFF;
+      std::uint32_t bits = core::dropout_half(block.word[e / 2], e % 2);
       if (!one_call) bits = single_bits(stream, row, p.origin.column + octet.column(e));
       factor[e] = bits >= p.dropout_threshold ? keep : 0;
     }
@@ -234,7 +234,7 @@ struct Row {
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]
                                              : block.word[3];
-    return word >> (within % 2 * 16) & 0xFFFF;
+    return core::dropout_half(word, within % 2);
   }
 };
 
