@@ -3,6 +3,7 @@
 
 #include "cuda/flash2/features.cuh"
 #include "cuda/hopper/consumer.cuh"
+#include "cuda/ptx/packed.cuh"
 
 namespace tessera::cuda::hopper {
 
