@@ -102,6 +102,7 @@ struct ProductArguments {
   CUtensorMap left, right;  // 64 x Depth and Width x Depth (scores), or Depth x Width (values; left unused)
   const std::uint16_t* p;   // values: 64 x Depth, row-major
   float* out;               // 64 x Width
+  std::uint32_t* report;
 };
 
 // One warp group. Scores: left and right by TMA, contraction along their rows. Values: P from registers.
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_consta
     }
   }
   __syncthreads();
-  ptx::wait<true>(&full, 0, nullptr, ptx::WaitFor::tile);
+  ptx::wait<true>(&full, 0, a.report, ptx::WaitFor::tile);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   float d[Width / 2] = {};
   std::uint32_t p[Scores ? 1 : Depth / 4];
@@ -182,7 +183,7 @@ void check_product() {
   out.fill(0xFF);
   const ProductArguments arguments{map_of(a.data(), 64, Depth, 64, Type),
                                    map_of(b.data(), right_rows, right_columns, right_rows, Type), a.data(),
-                                   out.data()};
+                                   out.data(), report()};
   constexpr int kBytes = 64 * Depth * 2 + Width * Depth * 2;
   const std::string what = std::string(Scores ? "S = Q K^T" : "O = P V  ") +
                            (Type == Half16::bf16 ? " bf16 " : " fp16 ") + std::to_string(Width) +

@@ -179,14 +179,16 @@ class RepairedRow {
 };
 
 // 0 * infinity is NaN: a value that is not finite reaches rows of its tile that do not see it. Where any output of this thread
-// block is not finite, its rows that are not are computed again. Everything has been stored when this is called.
+// block is not finite, its rows that are not are computed again. Also the end of all stores from shared memory.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::repair() {
+  if (lane_ == 0) ptx::wait_stores_read();
+  ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
+  if (shared_.spoiled == 0) return;
   if (lane_ == 0) ptx::wait_stores();
   ::cuda::ptx::fence_proxy_async();
   __threadfence();
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
-  if (shared_.spoiled == 0) return;
 #pragma unroll 1
   for (int index = tile().row; index >= 0;) {
     const TileIndex at = a_.schedule[static_cast<std::uint32_t>(index)];

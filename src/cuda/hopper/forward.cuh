@@ -27,6 +27,7 @@
 #include "cuda/hopper/consumer.cuh"
 #include "cuda/hopper/finish.cuh"
 #include "cuda/hopper/loader.cuh"
+#include "cuda/hopper/softmax.cuh"
 #include "cuda/use.h"
 
 namespace tessera::cuda::hopper {

@@ -58,8 +58,6 @@ struct SharedMemory {
 // number, because registers are scarce.
 template <int Slots>
 class Ring {
-  static_assert((Slots & (Slots - 1)) == 0);
-
  public:
   __device__ explicit Ring(unsigned count = 0) : count_(count) {}
   __device__ __forceinline__ int slot() const { return static_cast<int>(count_ % Slots); }

@@ -16,31 +16,41 @@ namespace cuda_ptx = ::cuda::ptx;
 // Where a thread waits, for the message of a wait that is not fulfilled.
 enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
 
-// Waits longer than this many polls are a mistake; each lasts up to microseconds.
-inline constexpr std::uint32_t kMostPolls = 1U << 22;
+// Waits longer than this many polls are a mistake; each lasts tens of nanoseconds to a few microseconds.
+inline constexpr std::uint32_t kMostPolls = 1U << 18;
 
 // Leaves {1, what, block, thread} where the host can read it after the trap, which ends the whole grid.
 __device__ __forceinline__ void give_up(std::uint32_t* report, WaitFor what) {
-  if (report != nullptr && atomicCAS_system(report, 0U, 1U) == 0) {
-    report[1] = static_cast<std::uint32_t>(what);
-    report[2] = blockIdx.x;
-    report[3] = threadIdx.x;
-    __threadfence_system();
-  }
-  asm volatile("trap;");
+  asm volatile(
+      "{.reg .b32 block, thread;\n"
+      "mov.u32 block, %%ctaid.x; mov.u32 thread, %%tid.x;\n"
+      "st.volatile.global.v4.b32 [%0], {%1, %2, block, thread};\n"
+      "fence.sc.sys; trap;}" ::"l"(report),
+      "r"(1), "r"(static_cast<std::uint32_t>(what))
+      : "memory");
 }
 
-// Waits until the phase of an mbarrier with this parity is complete. The loop is written in PTX: the assembler then knows that
-// a warp leaves it together, and keeps what follows in uniform registers (with a loop in C++ it does not).
-// PTX ISA: mbarrier.try_wait.
+// Waits until the phase of an mbarrier with this parity is complete. Bounded: gives up after kMostPolls. The loop is written in
+// PTX: the assembler then knows that a warp leaves it together, and keeps what follows in uniform registers (with a loop in C++
+// it does not). PTX ISA: mbarrier.try_wait.
 template <bool Bounded>
 __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t* report,
                                      WaitFor what) {
   if constexpr (Bounded) {
-    std::uint32_t polls = 0;
-    while (!cuda_ptx::mbarrier_try_wait_parity(barrier, parity)) {
-      if (++polls == kMostPolls) give_up(report, what);
-    }
+    asm volatile(
+        "{.reg .pred done; .reg .b32 polls, block, thread;\n"
+        "mov.b32 polls, %2;\n"
+        "POLL: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra DONE;\n"
+        "sub.u32 polls, polls, 1;\n"
+        "setp.eq.u32 done, polls, 0;\n"
+        "@!done bra POLL;\n"
+        "mov.u32 block, %%ctaid.x; mov.u32 thread, %%tid.x;\n"
+        "st.volatile.global.v4.b32 [%3], {%4, %5, block, thread};\n"
+        "fence.sc.sys; trap;\n"
+        "DONE:}" ::"r"(shared_address(barrier)),
+        "r"(parity), "n"(kMostPolls), "l"(report), "r"(1), "r"(static_cast<std::uint32_t>(what))
+        : "memory");
   } else {
     asm volatile(
         "{.reg .pred done;\n"
