@@ -81,14 +81,15 @@ class Loader {
   }
 
   __device__ __forceinline__ Tile locate(const TileIndex& at, const core::ShortSequence& s) const {
+    constexpr int kFar = 1 << 30;  // beyond every key, with room to add a row
     const int first = static_cast<int>(at.tile) * C.block_q(), rows = s.q_length - first;
     const core::Diagonals d = a_.diagonals(s);
     const Steps steps = visible_steps(first, first + min(rows, C.block_q()) - 1, d, s.k_length, C.block_k);
     return {.top = steps.top,
             .bottom = steps.bottom,
             .keys = s.k_length,
-            .low = first + d.low,
-            .high = first + d.high,
+            .low = max(first + d.low, -kFar),
+            .high = min(first + d.high, kFar),
             .rows = rows,
             .row = s.q_begin + first,
             .head = static_cast<int>(at.head),
