@@ -11,6 +11,7 @@ arguments, 77 there is no GPU or no PyTorch for it.
 
     make peers-gpu                                          # with the PyTorch of python3, or PYTHON=...
     python3 benchmarks/peers_gpu.py --sections forward --head-dims 64
+    python3 benchmarks/peers_gpu.py --algorithm hopper      # against cuDNN: peers_hopper.py, with bars of its own
 """
 
 import argparse
@@ -33,6 +34,7 @@ except ImportError as error:
     torch, missing = None, f"PyTorch cannot be imported: {error}"
 
 import gpu_bars as cells
+import hopper_bars
 from judging import DIRECTIONS, ROOT, Sheet, commit, conclude, judge_all, listed
 from tessera_capi import Tessera
 
@@ -50,6 +52,7 @@ PEAKED_SIGMA, SINK = 12, 40  # of the scaled scores; that of the one key every q
 # Rises of the scaled scores per 64 keys. The first is beyond what P holds in the type, the second beyond fp32's exponent.
 RAMPS = {"fp16": (12, 200), "bf16": (45, 200)}
 TURING = {"TESSERA_KERNEL": "cuda.flash2_sm75"}
+FLASH2 = 3  # TSR_FLASH2: what is measured unless a section says otherwise, also where another kernel would be chosen
 
 # --- the machine --------------------------------------------------------------------------------------
 
@@ -189,6 +192,7 @@ class Problem:
 
     def ours(self, direction, lend=True, **options):
         """A call of Tessera. PyTorch has its memory from a cache; ours is lent as well."""
+        options = {"algorithm": FLASH2, **options}
         if direction == "forward":
             call = self.tessera.forward(*self.inputs, self.out, self.lse, **options)
         else:
@@ -479,10 +483,13 @@ def parse_options():
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0],
         epilog="Lists are separated by commas. Sections: "
-        + "; ".join(f"{name}: {text}" for name, text in cells.SECTIONS.items()),
+        + "; ".join(f"{name}: {text}" for name, text in cells.SECTIONS.items())
+        + ". With --algorithm hopper: "
+        + "; ".join(f"{name}: {text}" for name, text in hopper_bars.SECTIONS.items()),
     )
     add = parser.add_argument
-    add("--sections", type=listed(tuple(cells.SECTIONS)), default=list(cells.SECTIONS), help="what to measure [all]")
+    add("--algorithm", choices=("flash2", "hopper"), default="flash2", help="what is measured [flash2]")
+    add("--sections", help="what to measure [all of the algorithm's]")
     add("--dtypes", type=listed(cells.DTYPES), default=list(cells.DTYPES), help="of bf16, fp16 [both]")
     add("--head-dims", type=listed(cells.HEAD_DIMS, int), default=list(cells.HEAD_DIMS), help="of 64, 128, 256 [all]")
     add("--lengths", type=listed(cells.LENGTHS, int), help="for forward, backward, fp32 [512 to 16384]")
@@ -491,6 +498,11 @@ def parse_options():
     add("--library", type=pathlib.Path, default=ROOT / "build/release/lib/libtessera.so", help="libtessera.so")
     add("--out", type=pathlib.Path, help="also write the JSON object, with every cell, to this file")
     options = parser.parse_args()
+    sections = tuple(hopper_bars.SECTIONS if options.algorithm == "hopper" else cells.SECTIONS)
+    try:
+        options.sections = listed(sections)(options.sections) if options.sections else list(sections)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--sections {error}")
     if not options.library.is_file():
         parser.error(f"--library '{options.library}': no such file; build it (make build) or name another")
     if options.seconds is not None and not 0 < options.seconds <= 60:
@@ -535,9 +547,14 @@ def main():
         return 77
     torch.manual_seed(0)
     start = time.perf_counter()
-    benchmark = Benchmark(options)
+    if options.algorithm == "hopper":
+        from peers_hopper import HopperBenchmark
+
+        benchmark, bars = HopperBenchmark(options), hopper_bars.BARS
+    else:
+        benchmark, bars = Benchmark(options), cells.BARS
     benchmark.run()
-    verdicts = judge_all(cells.BARS, benchmark.sheet.rows, {})
+    verdicts = judge_all(bars, benchmark.sheet.rows, {})
     return conclude(report(benchmark, time.perf_counter() - start), verdicts, options.out, brief=True)
 
 

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cpu_bars  # noqa: E402
 import gpu_bars  # noqa: E402
+import hopper_bars  # noqa: E402
 import judging  # noqa: E402
 import tessera_capi  # noqa: E402
 
@@ -75,7 +76,7 @@ def test_bars_judge_each_row_or_their_mean():
     assert judging.judge(judging.Bar("elsewhere", "speed", 9, machine={"amd": False}), rows, machine) is None
 
 
-@pytest.mark.parametrize("bars", [cpu_bars.BARS, gpu_bars.BARS], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("bars", [cpu_bars.BARS, gpu_bars.BARS, hopper_bars.BARS], ids=["cpu", "gpu", "hopper"])
 def test_bars_have_names_of_their_own_and_one_bound(bars):
     assert len({(bar.text, str(bar.machine)) for bar in bars}) == len(bars)
     assert all(math.isfinite(bar.least) != math.isfinite(bar.most) for bar in bars)
@@ -113,6 +114,14 @@ def test_gpu_cells_are_of_one_size():
     assert gpu_bars.flops(512, "backward", True) == 1.25 * gpu_bars.flops(512, "forward", False)
 
 
+def test_flash_attention_3_is_known_for_every_cell():
+    for protocol in hopper_bars.PROTOCOLS:
+        for dim in gpu_bars.HEAD_DIMS:
+            for causal in (False, True):
+                ratios = [hopper_bars.flash_attention_3(protocol, dim, causal, n) for n in gpu_bars.LENGTHS]
+                assert len(ratios) == 6 and all(0.8 < ratio < 1.4 for ratio in ratios)
+
+
 def test_causal_masks_are_compared_with_the_same_cell_without():
     def cell(direction, causal, milliseconds):
         common = {"dtype": "bf16", "dim": 64, "length": gpu_bars.CAUSAL_LENGTH, "name": "a cell"}
@@ -133,7 +142,9 @@ def test_peers_gpu_says_why_it_measures_nothing(tmp_path):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # no GPU, where there is one
     skipped = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert skipped.returncode == 77 and skipped.stdout.startswith("SKIP: PyTorch ")
-    for option, value in (("--sections", "foward"), ("--head-dims", "96"), ("--seconds", "0"), ("--library", "no")):
+    skipped = subprocess.run([*command, "--algorithm", "hopper"], capture_output=True, text=True, env=environment)
+    assert skipped.returncode == 77
+    for option, value in (("--algorithm", "hoper"), ("--sections", "foward"), ("--head-dims", "96"), ("--seconds", "0"), ("--library", "no")):
         refused = subprocess.run([*command, option, value], capture_output=True, text=True)
         assert refused.returncode == 2 and option in refused.stderr
 

@@ -97,7 +97,11 @@ TEST(CudaSelection, SixteenBitTypesHaveAKernelForEveryHeadDim) {
             const cuda::AssumedGpu gpu(capability);
             const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = dim, .dtype = dtype};
             const Plan chosen = plan(attention, shapes, Device::cuda(0), direction);
-            EXPECT_EQ(chosen.kernel, capability < 80 ? "cuda.flash2_sm75" : "cuda.flash2")
+            const bool hopper = capability == 90 && direction == Direction::forward && dim % 8 == 0 &&
+                                &attention == &descriptions[0];
+            EXPECT_EQ(chosen.kernel, hopper            ? "cuda.hopper"
+                                     : capability < 80 ? "cuda.flash2_sm75"
+                                                       : "cuda.flash2")
                 << capability << " " << dim;
           }
         }
@@ -123,9 +127,67 @@ TEST(CudaSelection, ForwardTilesFitTheGpu) {
   for (const Case& c : cases) {
     const cuda::AssumedGpu gpu(c.capability);
     const Shapes shapes{.q_length = c.length, .k_length = c.length, .qk_dim = c.dim, .dtype = DType::fp16};
-    const Plan chosen = plan({.mask = c.mask}, shapes, Device::cuda(0), Direction::forward);
+    const Attention attention{.mask = c.mask, .algorithm = Algorithm::flash2};
+    const Plan chosen = plan(attention, shapes, Device::cuda(0), Direction::forward);
     EXPECT_EQ(chosen.block_q, c.block_q) << c.capability << " " << c.dim << " " << c.length;
     EXPECT_EQ(chosen.block_k, c.block_k) << c.capability << " " << c.dim << " " << c.length;
+  }
+}
+
+TEST(CudaSelection, HopperTilesFollowHeadDimAndLength) {
+  struct Case {
+    std::int64_t qk_dim, v_dim, length, block_q, block_k;
+  };
+  const Case cases[] = {{64, 64, 4096, 256, 64},    {64, 64, 8192, 192, 96},   {40, 16, 512, 256, 64},
+                        {128, 128, 512, 128, 128},  {72, 72, 16384, 128, 128}, {64, 128, 512, 128, 128},
+                        {192, 128, 4096, 128, 96},  {136, 64, 512, 128, 96},   {192, 192, 512, 128, 64},
+                        {256, 256, 16384, 128, 64}, {8, 256, 512, 128, 64}};
+  for (const Case& c : cases) {
+    for (const Mask& mask : {Mask{}, causal(), window(100, 3)}) {
+      for (const DType dtype : {DType::fp16, DType::bf16}) {
+        const cuda::AssumedGpu gpu(90);
+        const Shapes shapes{.batch = 2,
+                            .q_length = c.length,
+                            .k_length = c.length,
+                            .q_heads = 8,
+                            .kv_heads = 2,
+                            .qk_dim = c.qk_dim,
+                            .v_dim = c.v_dim,
+                            .dtype = dtype};
+        const Plan chosen = plan({.mask = mask}, shapes, Device::cuda(0));
+        EXPECT_EQ(chosen.kernel, "cuda.hopper") << c.qk_dim;
+        EXPECT_EQ(chosen.block_q, c.block_q) << c.qk_dim << " " << c.length;
+        EXPECT_EQ(chosen.block_k, c.block_k) << c.qk_dim << " " << c.length;
+        EXPECT_LE(chosen.shared_memory_bytes, 227U * 1024);
+        EXPECT_LE(chosen.workspace_bytes, 64U * 1024) << "a number per tile";
+        if (mask.right == -1) {
+          EXPECT_EQ(chosen.workspace_bytes, 0U);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaSelection, HopperSaysWhatItLeavesToFlash2) {
+  const Shapes shapes{.q_length = 512, .k_length = 512, .qk_dim = 64, .dtype = DType::bf16};
+  const float slope = 1;
+  auto reason = [&](const Attention& attention) { return missing("cuda.hopper", 90, shapes, attention); };
+  EXPECT_EQ(reason({}), "");
+  EXPECT_EQ(reason({.mask = Mask{.right = 0, .align = Align::top_left}}), "");
+  EXPECT_EQ(reason({.scale = -1.0}), "needs a positive scale; it is -1");
+  EXPECT_EQ(reason({.softcap = 5}), "lacks softcap");
+  EXPECT_EQ(reason({.alibi = {.slopes = &slope}}), "lacks ALiBi");
+  EXPECT_EQ(reason({.dropout = {.probability = 0.1}}), "lacks dropout");
+  auto shaped = [](const Shapes& s, int capability = 90) { return missing("cuda.hopper", capability, s); };
+  EXPECT_EQ(shaped({.q_length = 512, .k_length = 0, .dtype = DType::bf16}), "needs a key");
+  EXPECT_EQ(shaped({.q_length = 0, .k_length = 8, .dtype = DType::bf16}), "");
+  EXPECT_EQ(
+      shaped({.q_length = 512, .k_length = 512, .qk_dim = 33, .dtype = DType::bf16}),
+      "q's sequence stride is 33 elements; the copy engine (TMA) needs a positive multiple of 8 below 2^39");
+  EXPECT_EQ(shaped({.q_length = 512, .k_length = 512}), "lacks fp32");
+  for (const int capability : {80, 100}) {
+    EXPECT_TRUE(
+        contains(shaped(shapes, capability), "is compiled for compute capability 9.0 alone, cuda:0 has "));
   }
 }
 

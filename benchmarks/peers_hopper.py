@@ -1,0 +1,197 @@
+"""The sections of `peers_gpu.py --algorithm hopper`: cuda.hopper's forward pass against PyTorch's cuDNN backend.
+
+Two protocols. Interleaved: single launches of both sides in turn. Alone: 30 ms of one side to warm up and 100 ms of it to
+measure, launch after launch, then the other side; three rounds. In both L2 is emptied before every launch, and medians count.
+"""
+
+import math
+import random
+import statistics
+
+import torch
+from torch.nn.attention import SDPBackend
+
+import gpu_bars as cells
+import hopper_bars
+from peers_gpu import RAMPS, Benchmark, Problem, forced, ramp_inputs, relative_errors
+
+HOPPER = 4  # TSR_HOPPER
+WARM_UP_MS, MEASURE_MS, ALONE_ROUNDS = 30, 100, 3
+FLUSH_MS = 0.08
+ALONE_FLUSH_BYTES = 2**28
+
+
+def count_visible(length, window):
+    """Pairs of a causal window."""
+    return sum(min(row, window) + 1 for row in range(length))
+
+
+def problem_of(tessera, q, k, v, dtype="bf16"):
+    """A problem with tensors (B, H, N, D) of its own, for the forward pass alone."""
+    problem = Problem.__new__(Problem)
+    problem.tessera, problem.dtype, problem.gradients = tessera, dtype, []
+    problem.length, problem.dim = q.shape[2:]
+    problem.inputs = [q, k, v]
+    problem.out, problem.lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
+    return problem
+
+
+def random_bf16(*size):
+    return torch.randn(size, device="cuda").to(torch.bfloat16)
+
+
+class HopperBenchmark(Benchmark):
+    def checked(self, problem, theirs, **options):
+        """A call by the Hopper kernel and what is known of it."""
+        call, error = problem.checked("forward", theirs, algorithm=HOPPER, **options)
+        return call, {"error": error, "kernel": call.plan()["kernel"]}
+
+    def alone(self, calls):
+        """Milliseconds of each call; one after the other has the GPU for itself."""
+        flush = self.stopwatch.flush[:ALONE_FLUSH_BYTES]
+
+        def timed(call):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()
+            begin.record()
+            call()
+            end.record()
+            return begin, end
+
+        rounds = [[] for _ in calls]
+        for _ in range(1 if self.options.quick else ALONE_ROUNDS):
+            for call, medians in zip(calls, rounds):
+                begin, end = timed(call)
+                torch.cuda.synchronize()
+                each = begin.elapsed_time(end) + FLUSH_MS
+                for _ in range(max(1, int(WARM_UP_MS / each))):
+                    timed(call)
+                events = [timed(call) for _ in range(max(3, int(MEASURE_MS / each)))]
+                self.stopwatch.clocks.append(self.gpu.clock())
+                torch.cuda.synchronize()
+                medians.append(statistics.median(begin.elapsed_time(end) for begin, end in events))
+        return [statistics.median(medians) for medians in rounds]
+
+    def cells(self):
+        for dim, length, causal in self.each(self.options.lengths, (False, True)):
+            problem = Problem(self.tessera, length, dim, "bf16")
+            theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION, causal)
+            call, facts = self.checked(problem, theirs, causal=causal)
+            exact = problem.exact("forward", causal)
+            (mine,), (other,) = (relative_errors(results, exact) for results in (problem.results("forward"), theirs()))
+            del exact
+            facts |= {"error_ratio": mine / other, "elsewhere": int(facts["kernel"] != "cuda.hopper")}
+            if causal:  # the first row sees one key
+                facts["one_key_differences"] = (problem.out[:, :, 0] != problem.inputs[2][:, :, 0]).sum().item()
+            times = {"interleaved": self.stopwatch.medians([call, theirs]), "alone": self.alone([call, theirs])}
+            for protocol, (ours, cudnn) in times.items():
+                ratio = cudnn / ours
+                share = ratio / hopper_bars.flash_attention_3(protocol, dim, causal, length)
+                text = (
+                    "{protocol:<11} {tessera_tflops:6.1f} TFLOP/s   cuDNN {torch_tflops:6.1f}   x {ratio:.3f}"
+                    "   FA3's ratio x {of_flash_attention_3:.3f}   error {error_ratio:.2f} of cuDNN's"
+                )
+                self.add_ratio(
+                    problem, "forward", causal, ours, cudnn, text, protocol=protocol, of_flash_attention_3=share, **facts
+                )
+
+    def types(self):
+        for dim, length, causal in self.each(hopper_bars.SOME_LENGTHS, (False, True)):
+            calls, facts = [], {}
+            for dtype in ("bf16", "fp16"):
+                problem = Problem(self.tessera, length, dim, dtype)
+                theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION, causal)
+                call, facts = self.checked(problem, theirs, causal=causal)
+                calls.append(call)
+            times = self.stopwatch.medians(calls)
+            text = "{of_bf16:.3f} of bf16's speed"
+            self.add(
+                problem, "forward", text, causal=causal, of_bf16=times[0] / times[1], tessera_ms=times[1], **facts
+            )
+
+    def heads(self):
+        for causal in (False, True):
+            q, k, v = (random_bf16(4, 32, 4096, 128) for _ in range(3))
+            many = problem_of(self.tessera, q, k, v)
+            plain, _ = self.checked(many, many.theirs("forward", SDPBackend.CUDNN_ATTENTION, causal), causal=causal)
+            for kv_heads in (8, 1):
+                few = problem_of(self.tessera, q, k[:, :kv_heads].contiguous(), v[:, :kv_heads].contiguous())
+                repeated = [x.repeat_interleave(32 // kv_heads, dim=1) for x in few.inputs[1:]]
+                theirs = problem_of(self.tessera, q, *repeated).theirs("forward", SDPBackend.CUDNN_ATTENTION, causal)
+                call, facts = self.checked(few, theirs, causal=causal)
+                times = self.stopwatch.medians([call, plain])
+                fields = {"causal": causal, "of_many_heads": times[1] / times[0], "tessera_ms": times[0], **facts}
+                self.add(few, "forward", "{of_many_heads:.3f} of the speed of 32:32", f"32:{kv_heads}", **fields)
+
+    def window(self):
+        length, width = 16384, 1024
+        for dim in self.options.head_dims:
+            problem = Problem(self.tessera, length, dim, "bf16")
+            full = problem.ours("forward", algorithm=HOPPER)
+            problem.poison()
+            call = problem.ours("forward", algorithm=HOPPER, causal=True)
+            call.attention.left = width
+            call()
+            places = torch.arange(length, device="cuda")
+            distance = places[:, None] - places
+            exact = problem.exact("forward", visible=(distance >= 0) & (distance <= width))
+            error = relative_errors(problem.results("forward"), exact)[0]
+            del exact, distance
+            times = self.stopwatch.medians([call, full])
+            suggested = times[1] * count_visible(length, width) / length**2
+            fields = {"of_work": times[0] / suggested, "tessera_ms": times[0], "error": error}
+            self.add(problem, "forward", "{of_work:.3f} of the time its work suggests   error {error:.0e}", **fields)
+
+    def varlen(self):
+        generator = random.Random(0)
+        for dim, causal in self.each((False, True)):
+            heads, lengths = cells.WIDTH // dim, []
+            while sum(lengths) < cells.TOKENS - 128:
+                lengths.append(min(generator.choice((128, 300, 512, 777, 1024, 2048, 4096)), cells.TOKENS - sum(lengths)))
+            total = sum(lengths)
+            problem = Problem(self.tessera, 4096, dim, "bf16")
+            dense = problem.ours("forward", algorithm=HOPPER, causal=causal)
+            packed = problem_of(self.tessera, *(random_bf16(1, heads, total, dim) for _ in range(3)))
+            packed.poison()
+            ends = torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32)
+            options = {"lengths_q": ends.data_ptr(), "lengths_k": ends.data_ptr(), "lengths_count": len(lengths)}
+            options |= {"lengths_max_q": max(lengths), "lengths_max_k": max(lengths)}
+            call = packed.ours("forward", algorithm=HOPPER, causal=causal, **options)
+            call()
+            error, begin = 0.0, 0
+            for count in lengths:
+                q, k, v = (x[0, -1, begin : begin + count].double() for x in packed.inputs)
+                scores = q @ k.T / math.sqrt(dim)
+                if causal:
+                    scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+                right = torch.softmax(scores, dim=-1) @ v
+                error = max(error, ((packed.out[0, -1, begin : begin + count] - right).norm() / right.norm()).item())
+                begin += count
+            times = self.stopwatch.medians([call, dense])
+            work = sum(count**2 for count in lengths) / (cells.TOKENS * 4096)
+            fields = {"of_dense": times[1] * work / times[0], "tessera_ms": times[0], "error": error, "causal": causal}
+            self.add(problem, "forward", "{of_dense:.3f} of the dense rate   error {error:.0e}", **fields)
+
+    def dims(self):
+        for length in hopper_bars.SOME_LENGTHS:
+            wide = Problem(self.tessera, length, 128, "bf16")
+            full = wide.ours("forward", algorithm=HOPPER)
+            for dim in (72, 96, 120):
+                size = (cells.TOKENS // length, 16, length, dim)
+                problem = problem_of(self.tessera, *(random_bf16(*size) for _ in range(3)))
+                theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION)
+                call, facts = self.checked(problem, theirs)
+                times = self.stopwatch.medians([call, full])
+                fields = {"of_128": times[0] / times[1], "tessera_ms": times[0], **facts}
+                self.add(problem, "forward", "{of_128:.3f} of the time of head_dim 128", **fields)
+
+    def speculation(self):
+        for dim, dtype, downwards in self.each(("bf16", "fp16"), (False, True)):
+            for rise in RAMPS[dtype]:
+                problem = Problem(self.tessera, 8192, dim, dtype, ramp_inputs(rise, downwards))
+                theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION)
+                call, facts = self.checked(problem, theirs)
+                times = self.stopwatch.medians([call, forced(call, TESSERA_LAZY_MAXIMUM="1")])
+                what = f"{'falling' if downwards else 'rising'} by {rise}"
+                fields = {"of_lazy": times[1] / times[0], "tessera_ms": times[0], **facts}
+                self.add(problem, "forward", "{of_lazy:.3f} of the lazy speed   error {error:.0e}", what, **fields)

@@ -1,0 +1,154 @@
+// The loading half of the Hopper forward kernel: one thread that takes tiles and keeps the rings of Q, K and V full.
+#pragma once
+
+#include "cuda/hopper/shared.cuh"
+
+namespace tessera::cuda::hopper {
+
+// Loads come in the order in which they are used: K of a step, then V of the step before it, also from tile to tile where
+// tiles overlap (two stages of Q).
+//
+// Slots for tiles are not waited for. The tile announced in a slot was the fourth before; at that time the loader has seen
+// the Q of the third before (or a later one) given back, which every warp does after it has written the output of the fourth.
+template <Config C>
+class Loader {
+ public:
+  __device__ Loader(const Arguments& a, SharedMemory<C>& shared) : a_(a), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    open_counter();
+    int before = -1;
+    unsigned tile = blockIdx.x;
+    while (tile < a_.schedule.count()) {
+      const TileIndex at = a_.schedule[tile];
+      const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
+      const Tile t = locate(at, sequence);
+      if (t.rows <= 0) {  // past the end of a short sequence
+        tile = take(tile);
+        continue;
+      }
+      if (a_.counter != nullptr) a_.links[tile] = before;
+      before = static_cast<int>(tile);
+      announce(t);
+      load_queries(t);
+      const int kv_head = static_cast<int>(a_.group.quotient(at.head));
+#pragma unroll 1
+      for (int step = t.top; step >= t.bottom; --step) {
+        const Keys keys{sequence.k_begin + step * C.block_k, kv_head, t.batch};
+        load_keys(keys);
+        if (waiting_) load_values();
+        values_ = keys, waiting_ = true;
+        if (step == t.top) tile = take(tile);  // its time passes while the loads are under way
+      }
+      if constexpr (C.q_stages == 1) load_values();
+    }
+    if (waiting_) load_values();
+    announce({.top = -1, .row = before});
+    close_counter();
+  }
+
+ private:
+  struct Keys {
+    int row, head, batch;
+  };
+
+  // The launch's number says that counting has begun. It cannot be there from another launch: the workspace of a call is its
+  // own while it runs, and the last thread block takes the number away, so that a replayed graph does not find it.
+  __device__ __forceinline__ void open_counter() {
+    if (a_.counter == nullptr || blockIdx.x != 0) return;
+    a_.counter->next = gridDim.x;
+    a_.counter->finished = 0;
+    __threadfence();
+    atomicExch(&a_.counter->launch, a_.launch);
+  }
+  __device__ __forceinline__ void close_counter() {
+    if (a_.counter == nullptr) return;
+    if (atomicAdd(&a_.counter->finished, 1U) == gridDim.x - 1) atomicExch(&a_.counter->launch, 0ULL);
+  }
+
+  // The tile after `tile`. Every thread block asks at least once.
+  __device__ __forceinline__ unsigned take(unsigned tile) {
+    if (a_.counter == nullptr) return tile + gridDim.x;
+    std::uint32_t polls = 0;
+    while (!counting_) {
+      counting_ = *static_cast<volatile unsigned long long*>(&a_.counter->launch) == a_.launch;
+      __threadfence();
+      if constexpr (C.bounded_waits) {
+        if (++polls == ptx::kMostPolls) ptx::give_up(a_.report, ptx::WaitFor::launch);
+      }
+    }
+    return atomicAdd(&a_.counter->next, 1U);
+  }
+
+  __device__ __forceinline__ Tile locate(const TileIndex& at, const core::ShortSequence& s) const {
+    constexpr int kFar = 1 << 30;  // beyond every key, with room to add a row
+    const int first = static_cast<int>(at.tile) * C.block_q(), rows = s.q_length - first;
+    const core::Diagonals d = a_.diagonals(s);
+    const Steps steps = visible_steps(first, first + min(rows, C.block_q()) - 1, d, s.k_length, C.block_k);
+    return {.top = steps.top,
+            .bottom = steps.bottom,
+            .keys = s.k_length,
+            .low = max(first + d.low, -kFar),
+            .high = min(first + d.high, kFar),
+            .rows = rows,
+            .row = s.q_begin + first,
+            .head = static_cast<int>(at.head),
+            .batch = s.tensor_batch};
+  }
+
+  __device__ __forceinline__ void announce(const Tile& tile) {
+    shared_.tiles[tiles_.slot()] = tile;
+    ptx::arrive(&shared_.tile_full[tiles_.slot()]);
+    tiles_.next();
+  }
+
+  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, ptx::WaitFor what) {
+    ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
+  }
+
+  // `rows` rows of all columns, panel by panel.
+  template <int Columns, int Rows>
+  __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
+                                       int row, int head, int batch) {
+    ptx::arrive_and_expect(full, Rows * Columns * 2);
+#pragma unroll
+    for (int panel = 0; panel < Columns / kPanel; ++panel) {
+      ptx::load_box(to + panel * Rows * kRowBytes, map, full, panel * kPanel, row, head, batch);
+    }
+  }
+
+  __device__ __forceinline__ void load_queries(const Tile& t) {
+    wait(&shared_.q_empty[q_.slot()], q_.phase() ^ 1, ptx::WaitFor::q_empty);
+    load<C.qk_dim, C.block_q()>(shared_.q[q_.slot()], a_.q, &shared_.q_full[q_.slot()], t.row, t.head,
+                                t.batch);
+    q_.next();
+  }
+
+  __device__ __forceinline__ void load_keys(const Keys& at) {
+    wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, ptx::WaitFor::k_empty);
+    load<C.qk_dim, C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
+                              at.batch);
+    k_.next();
+  }
+
+  // Of the step whose K was loaded before the last.
+  __device__ __forceinline__ void load_values() {
+    wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, ptx::WaitFor::v_empty);
+    load<C.v_dim, C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
+                             values_.head, values_.batch);
+    v_.next();
+    waiting_ = false;
+  }
+
+  const Arguments& a_;
+  SharedMemory<C>& shared_;
+  Ring<C.q_stages> q_;
+  Ring<C.k_stages> k_;
+  Ring<C.v_stages> v_;
+  Ring<kTileSlots> tiles_;
+  Keys values_{};  // to be loaded next
+  bool waiting_ = false;
+  bool counting_ = false;
+};
+
+}  // namespace tessera::cuda::hopper

@@ -1,0 +1,123 @@
+#include "cuda/hopper/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+namespace tessera::cuda::hopper {
+namespace {
+
+using core::TileOrder;
+
+constexpr int kWorkers = 132;
+
+TEST(HopperSchedule, TakesEveryTileOnce) {
+  for (const TileOrder order : {TileOrder::plain, TileOrder::ascending, TileOrder::descending}) {
+    for (const std::int64_t sequences : {1, 3, 32}) {
+      for (const std::int64_t heads : {1, 5, 16}) {
+        for (const std::int64_t tiles : {1, 4, 7, 128, 300}) {
+          const Schedule schedule(sequences, heads, tiles, order, kWorkers);
+          ASSERT_EQ(schedule.count(), sequences * heads * tiles);
+          std::vector<int> seen(schedule.count(), 0);
+          for (std::uint32_t i = 0; i < schedule.count(); ++i) {
+            const TileIndex at = schedule[i];
+            ASSERT_TRUE(at.sequence < sequences && at.head < heads && at.tile < tiles);
+            ++seen[(at.sequence * heads + at.head) * tiles + at.tile];
+          }
+          for (const int times : seen) ASSERT_EQ(times, 1);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(Schedule(0, 8, 4, TileOrder::descending, kWorkers).count(), 0U);
+  EXPECT_EQ(Schedule(2, 8, 0, TileOrder::plain, kWorkers).count(), 0U);
+}
+
+// Workers that take tiles as they become free end at almost the same time: causal, 16384 tokens, 2048 columns.
+TEST(HopperSchedule, EndsEvenly) {
+  for (const auto& [dim, block_q, block_k] :
+       {std::tuple{64, 256, 64}, {64, 192, 96}, {128, 128, 128}, {256, 128, 64}}) {
+    for (const int length : {512, 1024, 2048, 4096, 8192, 16384}) {
+      const int tiles = (length + block_q - 1) / block_q;
+      const Schedule schedule(16384 / length, 2048 / dim, tiles, TileOrder::descending, kWorkers);
+      std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
+      for (int w = 0; w < kWorkers; ++w) free_at.push(0);
+      double all = 0, last = 0, longest = 0;
+      for (std::uint32_t i = 0; i < schedule.count(); ++i) {
+        const int first = static_cast<int>(schedule[i].tile) * block_q;
+        const int end = first + block_q < length ? first + block_q : length;
+        const Steps steps = visible_steps(first, end - 1, {-(1 << 30), 0}, length, block_k);
+        const double time = steps.top - steps.bottom + 1 + 128.0 / block_k;  // and the change of tiles
+        longest = std::max(longest, time);
+        const double begin = free_at.top();
+        free_at.pop();
+        free_at.push(begin + time);
+        last = std::max(last, begin + time);
+        all += time;
+      }
+      EXPECT_LE(last, std::max(1.10 * all / kWorkers, longest) + 128.0 / block_k)
+          << dim << " " << block_q << " " << length;
+    }
+  }
+}
+
+// Against the definition, element by element.
+TEST(HopperSteps, CoverWhatIsVisible) {
+  for (const int width : {64, 96, 128}) {
+    for (const int keys : {1, 63, 64, 200, 500}) {
+      for (const core::Diagonals d : {core::Diagonals{-(1 << 30), 1 << 30},
+                                      {-(1 << 30), 0},
+                                      {-(1 << 30), 130},
+                                      {-(1 << 30), -70},
+                                      {-100, 20},
+                                      {0, 0},
+                                      {400, 1 << 30},
+                                      {-3, 200}}) {
+        for (int first = 0; first < 600; first += 64) {
+          const int last = first + 63;
+          const Steps steps = visible_steps(first, last, d, keys, width);
+          const WholeSteps whole = whole_steps(first, last, d, keys, width);
+          ASSERT_TRUE(steps.bottom >= 0 && steps.top >= steps.bottom);
+          for (int step = 0; step * width < keys + width; ++step) {
+            bool any = false, all = true;
+            for (int key = step * width; key < (step + 1) * width; ++key) {
+              for (int row = first; row <= last; ++row) {
+                const bool seen = key < keys && key >= row + d.low && key <= row + d.high;
+                any = any || seen, all = all && seen;
+              }
+            }
+            if (any) {
+              ASSERT_TRUE(step >= steps.bottom && step <= steps.top);
+            }
+            ASSERT_EQ(step >= whole.begin && step < whole.end, all) << step << " of " << width;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(HopperSteps, OwnStepsAreWhatIsSeenWithinBounds) {
+  for (int tile_bottom = 0; tile_bottom < 4; ++tile_bottom) {
+    for (int tile_top = tile_bottom; tile_top < 8; ++tile_top) {
+      for (int bottom = 0; bottom < 9; ++bottom) {
+        for (int top = bottom; top < 10; ++top) {
+          for (const auto& [above, below] : {std::pair{0, 3}, {1, 0}, {2, 1}, {3, 0}}) {
+            const Steps own = own_steps({tile_top, tile_bottom}, {top, bottom}, above, below);
+            ASSERT_TRUE(own.bottom <= own.top && own.bottom >= tile_bottom && own.top <= tile_top);
+            ASSERT_TRUE(tile_top - own.top <= above && own.bottom - tile_bottom <= below);
+            for (int step = std::max(bottom, tile_bottom); step <= std::min(top, tile_top); ++step) {
+              ASSERT_TRUE(step >= own.bottom && step <= own.top);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::cuda::hopper

@@ -1,0 +1,174 @@
+#include "cuda/hopper_forward.h"
+
+#if TESSERA_HAVE_CUDA
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+
+#include "core/text.h"
+#include "cuda/flash2/score_features.h"
+#include "cuda/hopper/configs.h"
+#include "cuda/host/arena.h"
+#include "cuda/host/tensor_map.h"
+
+namespace tessera::cuda {
+namespace {
+
+using hopper::Config;
+using hopper::Instance;
+using hopper::Schedule;
+
+constexpr int kHopper = 90;  // its code runs on no other capability
+
+std::span<const Instance> instances_of(const core::Problem& p) {
+  return p.dtype == DType::bf16 ? hopper_forward_bf16() : hopper_forward_fp16();
+}
+
+struct Operand {
+  const char* name;
+  const core::View& view;
+  RowExtents extents;
+};
+
+// As the copy engine sees them.
+std::array<Operand, 4> operands(const core::Problem& p) {
+  const std::int64_t batch = p.packed ? 1 : p.batch;
+  const std::int64_t q_rows = p.packed ? p.q_tokens : p.q_length, k_rows = p.packed ? p.k_tokens : p.k_length;
+  return {Operand{"q", p.q, {p.qk_dim, q_rows, p.q_heads, batch}},
+          Operand{"k", p.k, {p.qk_dim, k_rows, p.kv_heads, batch}},
+          Operand{"v", p.v, {p.v_dim, k_rows, p.kv_heads, batch}},
+          Operand{"out", p.out, {p.v_dim, q_rows, p.q_heads, batch}}};
+}
+
+// Numbers that no other data is likely to be: loader.cuh looks for them in memory that nobody has cleared.
+unsigned long long launch_number() {
+  static std::atomic<unsigned long long> launches{0};
+  return (++launches * 0x9E3779B97F4A7C15ULL) | 1;
+}
+
+Schedule schedule_of(const Config& c, const core::Problem& p) {
+  return hopper_schedule(c, p, device_limits(p.device.index).multiprocessors);
+}
+
+}  // namespace
+
+const Instance& choose_hopper(std::span<const Instance> instances, const core::Problem& p) {
+  // Sequences of a packed batch must not decide about each other.
+  const bool many_keys = !p.packed && p.k_length >= hopper::kManyKeys;
+  for (const Instance& instance : instances) {
+    const Config& c = instance.config;
+    if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
+    if (c.qk_dim == 64 && (c.warp_groups == 3) != many_keys) continue;
+    return instance;
+  }
+  return instances.back();
+}
+
+Schedule hopper_schedule(const Config& c, const core::Problem& p, int multiprocessors) {
+  const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
+  const core::Band band =
+      p.packed ? core::Band{p.left, p.right, p.k_length - p.q_length} : core::sequence(p, 0).band;
+  core::TileOrder order = core::tile_order(band, p.q_length, p.k_length);
+  if (p.packed && order == core::TileOrder::plain) order = core::TileOrder::descending;  // sequences differ
+  return Schedule(p.batch, p.q_heads, tiles, order, multiprocessors);
+}
+
+std::size_t hopper_workspace(const Schedule& schedule) {
+  if (schedule.equal_tiles() || schedule.count() == 0) return 0;
+  Arena arena;
+  arena.take<hopper::TileCounter>(1);
+  arena.take<int>(schedule.count());
+  return arena.used();
+}
+
+void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* workspace, void* stream,
+                   std::uint32_t* report) {
+  const Config& c = instance.config;
+  const DeviceLimits& device = device_limits(p.device.index);
+  hopper::Arguments a{};
+  a.schedule = schedule_of(c, p);
+  if (a.schedule.count() == 0) return;
+  const int box_rows[4] = {c.block_q(), c.block_k, c.block_k, 16};
+  CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
+  const std::array<Operand, 4> all = operands(p);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    *maps[i] =
+        encode_tensor_map(tensor_map_spec(all[i].view, all[i].extents, box_rows[i]), p.dtype == DType::bf16);
+  }
+  a.p = p;
+  a.diagonals = core::diagonal_rule(p);
+  a.group = core::Divider(static_cast<std::uint32_t>(p.group()));
+  a.scale_log2 = ScoreFeatures::of(p).scale_log2;
+  a.speculate = std::getenv("TESSERA_LAZY_MAXIMUM") == nullptr;
+  a.report = report;
+  if (!a.schedule.equal_tiles()) {
+    Arena arena(workspace);
+    a.counter = arena.take<hopper::TileCounter>(1);
+    a.links = arena.take<int>(a.schedule.count());
+    a.launch = launch_number();
+  }
+  const DeviceScope scope(p.device.index);
+  const std::int64_t grid = std::min<std::int64_t>(a.schedule.count(), device.multiprocessors);
+  launch(instance.kernel, "hopper forward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
+         stream, a);
+}
+
+std::string hopper_forward_limits(const core::Problem& p) {
+  const DeviceLimits& device = device_limits(p.device.index);
+  if (!device.failure.empty()) return device.failure;
+  if (device.capability != kHopper) {
+    return core::concat("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
+                        device.capability / 10, ".", device.capability % 10);
+  }
+  if (!(p.scale > 0)) return core::concat("needs a positive scale; it is ", p.scale);
+  if (p.k_tokens == 0) return "needs a key";
+  const Config& c = choose_hopper(instances_of(p), p).config;
+  if (std::string why = size_limits(p, c.block_q()); !why.empty()) return why;
+  if (c.shared_bytes() > device.shared_memory) {
+    return core::concat("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
+                        device.shared_memory);
+  }
+  for (const Operand& operand : operands(p)) {
+    if (std::string why = tensor_map_obstacle(operand.name, operand.view, operand.extents); !why.empty())
+      return why;
+  }
+  return {};
+}
+
+registry::Configuration hopper_forward_configuration(const core::Problem& p, int /*workers*/) {
+  const Config& c = choose_hopper(instances_of(p), p).config;
+  return {.block_q = c.block_q(),
+          .block_k = c.block_k,
+          .shared_memory_bytes = static_cast<std::size_t>(c.shared_bytes()),
+          .workspace_bytes = hopper_workspace(schedule_of(c, p)),
+          .fast_memory_bytes = static_cast<double>(c.shared_bytes())};
+}
+
+std::string hopper_forward_details(const core::Problem& p, const registry::Configuration& /*configuration*/) {
+  constexpr const char* kSoftmax[] = {"speculative maximum, P in registers of its own",
+                                      "speculative maximum, P in place of the scores", "lazy maximum"};
+  const Config& c = choose_hopper(instances_of(p), p).config;
+  const Schedule schedule = schedule_of(c, p);
+  const bool lazy = std::getenv("TESSERA_LAZY_MAXIMUM") != nullptr;
+  std::string order = "equal tiles, head by head";
+  if (!schedule.equal_tiles()) {
+    order = core::concat("tiles by an atomic counter, ", schedule.group(), " heads together, ",
+                         schedule.last_group(), " at the end");
+  }
+  return core::concat("instance: head_dim up to ", c.qk_dim, " (q, k) and ", c.v_dim, " (v)\n", c.warp_groups,
+                      " warp groups of 64 rows and one that loads, ", c.registers, " and ",
+                      c.loader_registers, " registers\nstages: ", c.q_stages, " of Q, ", c.k_stages,
+                      " of K, ", c.v_stages, " of V; ", c.store_columns, " columns of O at a time\n",
+                      kSoftmax[lazy ? 2 : static_cast<int>(c.softmax)],
+                      c.turns ? ", warp groups in turn\n" : "\n", order);
+}
+
+void hopper_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
+                    const registry::Resources& resources) {
+  launch_hopper(choose_hopper(instances_of(p), p), p, resources.workspace, resources.stream);
+}
+
+}  // namespace tessera::cuda
+
+#endif

@@ -1,0 +1,111 @@
+#include "cuda/host/tensor_map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/refuse.h"
+#include "core/text.h"
+#include "tessera/error.h"
+
+#if TESSERA_HAVE_CUDA
+#include <cuda_runtime_api.h>
+
+#include "cuda/host/device.h"
+#endif
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::int64_t kBytes = 2;       // of a number
+constexpr std::int64_t kAlignment = 16;  // of addresses and strides
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;
+constexpr std::uint32_t kBoxColumns = 64;
+
+}  // namespace
+
+TensorMapSpec tensor_map_spec(const core::View& view, const RowExtents& extents, int box_rows) {
+  const std::int64_t whole_row = (extents.columns * kBytes + kAlignment - 1) / kAlignment * kAlignment;
+  auto stride = [&](std::int64_t size, std::int64_t elements) {
+    return static_cast<std::uint64_t>(size > 1 ? elements * kBytes : whole_row);
+  };
+  auto size = [](std::int64_t x) { return static_cast<std::uint64_t>(std::max<std::int64_t>(x, 1)); };
+  return {.address = view.data,
+          .sizes = {size(extents.columns), size(extents.rows), size(extents.heads), size(extents.batch)},
+          .strides = {stride(extents.rows, view.row_stride), stride(extents.heads, view.head_stride),
+                      stride(extents.batch, view.batch_stride)},
+          .box = {kBoxColumns, static_cast<std::uint32_t>(box_rows), 1, 1}};
+}
+
+std::string tensor_map_obstacle(const char* name, const core::View& view, const RowExtents& extents) {
+  if (reinterpret_cast<std::uintptr_t>(view.data) % kAlignment != 0) {
+    return core::concat(name, " does not begin on a 16-byte boundary, as the copy engine (TMA) needs");
+  }
+  const std::pair<const char*, std::pair<std::int64_t, std::int64_t>> dimensions[] = {
+      {"sequence", {extents.rows, view.row_stride}},
+      {"head", {extents.heads, view.head_stride}},
+      {"batch", {extents.batch, view.batch_stride}}};
+  for (const auto& [dimension, numbers] : dimensions) {
+    const auto& [size, elements] = numbers;
+    std::int64_t bytes = 0;
+    if (size <= 1) continue;
+    if (__builtin_mul_overflow(elements, kBytes, &bytes) || bytes <= 0 || bytes % kAlignment != 0 ||
+        bytes >= kMostStride) {
+      return core::concat(name, "'s ", dimension, " stride is ", elements,
+                          " elements; the copy engine (TMA) needs a positive multiple of 8 below 2^39");
+    }
+  }
+  return {};
+}
+
+#if TESSERA_HAVE_CUDA
+
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// Through the runtime, so that nothing has to be linked with the driver.
+Encode encode_function() {
+  static const Encode function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    constexpr unsigned kSince = 12000;  // CUDA 12.0
+#if CUDART_VERSION >= 12050
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince,
+                                                                cudaEnableDefault, &result);
+#else
+    const cudaError_t status =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+    (void)kSince;
+#endif
+    check(status, "cuTensorMapEncodeTiled");
+    if (found == nullptr || result != cudaDriverEntryPointSuccess) {
+      core::fail(ErrorCode::device_failure,
+                 "the NVIDIA driver has no cuTensorMapEncodeTiled; it is older than 12.0");
+    }
+    return reinterpret_cast<Encode>(found);
+  }();
+  return function;
+}
+
+}  // namespace
+
+CUtensorMap encode_tensor_map(const TensorMapSpec& spec, bool bf16) {
+  static_assert(sizeof(cuuint64_t) == sizeof(std::uint64_t) && sizeof(cuuint32_t) == sizeof(std::uint32_t));
+  CUtensorMap map{};
+  cuuint64_t sizes[4], strides[3];
+  std::copy(std::begin(spec.sizes), std::end(spec.sizes), sizes);
+  std::copy(std::begin(spec.strides), std::end(spec.strides), strides);
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult result = encode_function()(
+      &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, spec.address, sizes,
+      strides, spec.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    core::fail(ErrorCode::device_failure, "cuTensorMapEncodeTiled: error ", static_cast<int>(result));
+  }
+  return map;
+}
+
+#endif
+
+}  // namespace tessera::cuda
