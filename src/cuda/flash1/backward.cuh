@@ -127,8 +127,10 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   const core::Problem& p = a.problem;
   const int sequence = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.kv_heads));
   const int kv_head = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.kv_heads));
-  const int first_head = kv_head * static_cast<int>(p.group());
-  // Asked for again wherever it is needed: it would cost the main loop twenty registers.
+  // Both are asked for again wherever they are needed: they would cost the main loop twenty registers.
+  auto first_head = [&] {
+    return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(kv_head))) * static_cast<int>(p.group());
+  };
   auto sequence_of = [&] { return core::sequence(p, sequence); };
   const int q_length = static_cast<int>(sequence_of().q_length), lane = lane_index();
   const int group = warp_index() % C.groups(), split = warp_index() / C.groups();
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
     return reinterpret_cast<float2*>(a.sums + row * D + column + 8 * n + lane % 4 * 2);
   };
   auto for_each_grad_q_row = [&](auto&& visit) {
-    for (int head = first_head; head < first_head + p.group(); ++head) {
+    for (int head = first_head(), end = head + static_cast<int>(p.group()); head < end; ++head) {
       for (int i = group * 16 + lane / 4; i < q_length; i += i % 16 < 8 ? 8 : kBlock - 8) visit(head, i);
     }
   };
@@ -174,7 +176,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
         __syncthreads_or(finds_non_finite<E, D, C.threads()>(shared + Shared::kK, kBlock)) != 0;
 
     float grad_k[N][4] = {}, grad_v[N][4] = {};
-    for (int head = first_head; head < first_head + p.group(); ++head) {
+    for (int head = first_head(), end = head + static_cast<int>(p.group()); head < end; ++head) {
       core::QueryWalk walk = core::query_walk(p, sequence_of(), head, step.key_begin, step.key_end, kBlock);
       if (walk.done()) continue;
       if (threadIdx.x == 0) options = options_of<E, V>(p, sequence_of(), head);

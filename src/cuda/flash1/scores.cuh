@@ -27,7 +27,7 @@ struct Options {
   bool bias_is_fp32 = false;
   float cap = 0;    // 0: off
   float slope = 0;  // of ALiBi; 0: off
-  std::int64_t diagonal = 0;
+  int diagonal = 0;
   bool dropout = false;
   core::DropoutStream stream{};
   std::int64_t row = 0, column = 0;  // global coordinates of row 0 and column 0
@@ -49,7 +49,7 @@ __device__ inline Options options_of(const core::Problem& p, const core::Sequenc
   o.cap = static_cast<float>(p.softcap);
   if (p.alibi_slopes != nullptr) {
     o.slope = p.alibi_slopes[s.index * p.alibi_batch_stride + head];
-    o.diagonal = s.band.diagonal;
+    o.diagonal = static_cast<int>(s.band.diagonal);
   }
   o.dropout = p.dropout;
   if (p.dropout) {
