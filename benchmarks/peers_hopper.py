@@ -1,7 +1,8 @@
 """The sections of `peers_gpu.py --algorithm hopper`: cuda.hopper's forward pass against PyTorch's cuDNN backend.
 
-Two protocols. Interleaved: single launches of both sides in turn. Alone: 30 ms of one side to warm up and 100 ms of it to
-measure, launch after launch, then the other side; three rounds. In both L2 is emptied before every launch, and medians count.
+Two protocols, both with 30 ms of calls to warm up, so that the power limit sets the clock as it does in real work, and with
+L2 emptied before every launch; medians count. Interleaved: 200 ms of single launches of both sides in turn. Alone: 100 ms of
+one side, launch after launch, then of the other; three rounds.
 """
 
 import math
@@ -18,7 +19,7 @@ from peers_gpu import RAMPS, Benchmark, Problem, forced, ramp_inputs, relative_e
 HOPPER = 4  # TSR_HOPPER
 WARM_UP_MS, MEASURE_MS, ALONE_ROUNDS = 30, 100, 3
 FLUSH_MS = 0.08
-ALONE_FLUSH_BYTES = 2**28
+FLUSH_BYTES = 2**28
 
 
 def count_visible(length, window):
@@ -46,31 +47,32 @@ class HopperBenchmark(Benchmark):
         call, error = problem.checked("forward", theirs, algorithm=HOPPER, **options)
         return call, {"error": error, "kernel": call.plan()["kernel"]}
 
+    def timed(self, call):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.stopwatch.flush[:FLUSH_BYTES].zero_()
+        begin.record()
+        call()
+        end.record()
+        return begin, end
+
+    def repeated(self, calls):
+        """Median milliseconds of each call; they are called in turn."""
+        events = [self.timed(call) for call in calls]
+        torch.cuda.synchronize()
+        each = sum(begin.elapsed_time(end) + FLUSH_MS for begin, end in events)
+        for _ in range(max(1, int(WARM_UP_MS / each))):
+            for call in calls:
+                self.timed(call)
+        rounds = max(3, int(MEASURE_MS * len(calls) / each / (2 if self.options.quick else 1)))
+        events = [[self.timed(call) for call in calls] for _ in range(rounds)]
+        self.stopwatch.clocks.append(self.gpu.clock())
+        torch.cuda.synchronize()
+        return [statistics.median(begin.elapsed_time(end) for begin, end in column) for column in zip(*events)]
+
     def alone(self, calls):
         """Milliseconds of each call; one after the other has the GPU for itself."""
-        flush = self.stopwatch.flush[:ALONE_FLUSH_BYTES]
-
-        def timed(call):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush.zero_()
-            begin.record()
-            call()
-            end.record()
-            return begin, end
-
-        rounds = [[] for _ in calls]
-        for _ in range(1 if self.options.quick else ALONE_ROUNDS):
-            for call, medians in zip(calls, rounds):
-                begin, end = timed(call)
-                torch.cuda.synchronize()
-                each = begin.elapsed_time(end) + FLUSH_MS
-                for _ in range(max(1, int(WARM_UP_MS / each))):
-                    timed(call)
-                events = [timed(call) for _ in range(max(3, int(MEASURE_MS / each)))]
-                self.stopwatch.clocks.append(self.gpu.clock())
-                torch.cuda.synchronize()
-                medians.append(statistics.median(begin.elapsed_time(end) for begin, end in events))
-        return [statistics.median(medians) for medians in rounds]
+        rounds = [[self.repeated([call])[0] for call in calls] for _ in range(1 if self.options.quick else ALONE_ROUNDS)]
+        return [statistics.median(column) for column in zip(*rounds)]
 
     def cells(self):
         for dim, length, causal in self.each(self.options.lengths, (False, True)):
@@ -83,7 +85,7 @@ class HopperBenchmark(Benchmark):
             facts |= {"error_ratio": mine / other, "elsewhere": int(facts["kernel"] != "cuda.hopper")}
             if causal:  # the first row sees one key
                 facts["one_key_differences"] = (problem.out[:, :, 0] != problem.inputs[2][:, :, 0]).sum().item()
-            times = {"interleaved": self.stopwatch.medians([call, theirs]), "alone": self.alone([call, theirs])}
+            times = {"interleaved": self.repeated([call, theirs]), "alone": self.alone([call, theirs])}
             for protocol, (ours, cudnn) in times.items():
                 ratio = cudnn / ours
                 share = ratio / hopper_bars.flash_attention_3(protocol, dim, causal, length)
@@ -102,12 +104,11 @@ class HopperBenchmark(Benchmark):
                 problem = Problem(self.tessera, length, dim, dtype)
                 theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION, causal)
                 call, facts = self.checked(problem, theirs, causal=causal)
-                calls.append(call)
-            times = self.stopwatch.medians(calls)
-            text = "{of_bf16:.3f} of bf16's speed"
-            self.add(
-                problem, "forward", text, causal=causal, of_bf16=times[0] / times[1], tessera_ms=times[1], **facts
-            )
+                calls += [call, theirs]
+            times = self.repeated(calls)
+            text = "{of_bf16:.3f} of bf16's speed   cuDNN {cudnn_of_bf16:.3f}"
+            fields = {"of_bf16": times[0] / times[2], "cudnn_of_bf16": times[1] / times[3], "tessera_ms": times[2]}
+            self.add(problem, "forward", text, causal=causal, **fields, **facts)
 
     def heads(self):
         for causal in (False, True):
@@ -119,7 +120,7 @@ class HopperBenchmark(Benchmark):
                 repeated = [x.repeat_interleave(32 // kv_heads, dim=1) for x in few.inputs[1:]]
                 theirs = problem_of(self.tessera, q, *repeated).theirs("forward", SDPBackend.CUDNN_ATTENTION, causal)
                 call, facts = self.checked(few, theirs, causal=causal)
-                times = self.stopwatch.medians([call, plain])
+                times = self.repeated([call, plain])
                 fields = {"causal": causal, "of_many_heads": times[1] / times[0], "tessera_ms": times[0], **facts}
                 self.add(few, "forward", "{of_many_heads:.3f} of the speed of 32:32", f"32:{kv_heads}", **fields)
 
@@ -137,7 +138,7 @@ class HopperBenchmark(Benchmark):
             exact = problem.exact("forward", visible=(distance >= 0) & (distance <= width))
             error = relative_errors(problem.results("forward"), exact)[0]
             del exact, distance
-            times = self.stopwatch.medians([call, full])
+            times = self.repeated([call, full])
             suggested = times[1] * count_visible(length, width) / length**2
             fields = {"of_work": times[0] / suggested, "tessera_ms": times[0], "error": error}
             self.add(problem, "forward", "{of_work:.3f} of the time its work suggests   error {error:.0e}", **fields)
@@ -167,7 +168,7 @@ class HopperBenchmark(Benchmark):
                 right = torch.softmax(scores, dim=-1) @ v
                 error = max(error, ((packed.out[0, -1, begin : begin + count] - right).norm() / right.norm()).item())
                 begin += count
-            times = self.stopwatch.medians([call, dense])
+            times = self.repeated([call, dense])
             work = sum(count**2 for count in lengths) / (cells.TOKENS * 4096)
             fields = {"of_dense": times[1] * work / times[0], "tessera_ms": times[0], "error": error, "causal": causal}
             self.add(problem, "forward", "{of_dense:.3f} of the dense rate   error {error:.0e}", **fields)
@@ -181,7 +182,7 @@ class HopperBenchmark(Benchmark):
                 problem = problem_of(self.tessera, *(random_bf16(*size) for _ in range(3)))
                 theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION)
                 call, facts = self.checked(problem, theirs)
-                times = self.stopwatch.medians([call, full])
+                times = self.repeated([call, full])
                 fields = {"of_128": times[0] / times[1], "tessera_ms": times[0], **facts}
                 self.add(problem, "forward", "{of_128:.3f} of the time of head_dim 128", **fields)
 
@@ -191,7 +192,7 @@ class HopperBenchmark(Benchmark):
                 problem = Problem(self.tessera, 8192, dim, dtype, ramp_inputs(rise, downwards))
                 theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION)
                 call, facts = self.checked(problem, theirs)
-                times = self.stopwatch.medians([call, forced(call, TESSERA_LAZY_MAXIMUM="1")])
+                times = self.repeated([call, forced(call, TESSERA_LAZY_MAXIMUM="1")])
                 what = f"{'falling' if downwards else 'rising'} by {rise}"
                 fields = {"of_lazy": times[1] / times[0], "tessera_ms": times[0], **facts}
                 self.add(problem, "forward", "{of_lazy:.3f} of the lazy speed   error {error:.0e}", what, **fields)

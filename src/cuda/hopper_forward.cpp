@@ -54,8 +54,10 @@ Schedule schedule_of(const Config& c, const core::Problem& p) {
 }  // namespace
 
 const Instance& choose_hopper(std::span<const Instance> instances, const core::Problem& p) {
-  // Sequences of a packed batch must not decide about each other.
-  const bool many_keys = !p.packed && p.k_length >= hopper::kManyKeys;
+  // What a row may see of the keys. Sequences of a packed batch must not decide about each other.
+  const bool window = p.left != core::kUnbounded && p.right != core::kUnbounded;
+  const std::int64_t keys = window ? std::min(p.k_length, p.left + p.right + 1) : p.k_length;
+  const bool many_keys = !p.packed && keys >= hopper::kManyKeys;
   for (const Instance& instance : instances) {
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;

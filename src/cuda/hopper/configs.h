@@ -46,7 +46,7 @@ inline constexpr std::array kConfigs = {
            .type = Type},
 };
 
-// The first config is for calls with at least so many keys; the second wins below (H200: equal at about 6k).
+// The first config is for calls whose rows see at least so many keys; the second wins below (H200: equal at about 6k).
 inline constexpr int kManyKeys = 6144;
 
 }  // namespace tessera::cuda::hopper

@@ -62,12 +62,13 @@ class Consumer {
 
   // --- products ---
 
-  // By a reduction, whose result is in a uniform register: else the descriptors of all steps of a product would wait in
-  // ordinary ones, of which there are too few. (The assembler sees through a shuffle.)
+  // The rings and everything else that descriptors depend on are the same for all lanes, and the assembler has to know: then
+  // descriptors live in uniform registers. Branches that lanes might take differently, also far from here, take this away
+  // from it (tools/check-hopper counts).
   __device__ static __forceinline__ std::uint64_t descriptor(const void* tile, int offset,
                                                              std::uint32_t leading) {
     const std::uint32_t address = ptx::shared_address(tile) + static_cast<std::uint32_t>(offset);
-    return join_descriptor(__reduce_or_sync(kWarp, descriptor_low(address, leading)));
+    return join_descriptor(descriptor_low(address, leading));
   }
 
   __device__ __forceinline__ void issue_qk() {
@@ -325,6 +326,7 @@ class Consumer {
   __device__ void add(const float (&sums)[2]);
   __device__ static bool outgrown(const float (&sums)[2]);
   __device__ void count_failure();
+  __device__ bool pauses();
   __device__ void first_softmax();
   template <int To>
   __device__ bool speculate(float (&factor)[2]);

@@ -70,7 +70,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const float
       store_rows(t, part, rows);
     }
   }
-  if (__any_sync(kWarp, (trace & 0x7FFF7FFFU) != 0) && lane_ == 0) shared_.spoiled = 1;
+  ptx::store_shared_if((trace & 0x7FFF7FFFU) != 0, ptx::shared_address(&shared_.spoiled), 1);
 }
 
 // The staged columns from first_column on of `rows` (below 16) of this warp's rows, number by number.

@@ -113,6 +113,14 @@ __device__ __forceinline__ void Consumer<C>::count_failure() {
   pause_ = 1 << min(count, 16);
 }
 
+// Whether this step is to be searched after a failure. A vote, so that the assembler knows that lanes agree.
+template <Config C>
+__device__ __forceinline__ bool Consumer<C>::pauses() {
+  const bool pause = __any_sync(kWarp, pause_ > 0);
+  if (pause) --pause_;
+  return pause;
+}
+
 // S is complete: the first softmax of a tile, into p_[0].
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::first_softmax() {
@@ -155,15 +163,16 @@ template <Config C>
 template <int To>
 __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
   float sums[2];
-  bool moved = false, search = pause_ > 0;
-  if (search) --pause_;
-#pragma unroll 1
-  while (true) {
-    if (search) moved = raise_references(factor);
+  bool search = pauses();
+  if (!search) {
     exponentiate_into<false, To>(sums);
-    if (search || !__any_sync(kWarp, outgrown(sums))) break;
-    count_failure();
-    search = true;
+    search = __any_sync(kWarp, outgrown(sums));
+    if (search) count_failure();
+  }
+  bool moved = false;
+  if (search) {
+    moved = raise_references(factor);
+    exponentiate_into<false, To>(sums);
   }
   add(sums);
   return moved;
@@ -173,20 +182,23 @@ __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::speculate_in_place(float (&factor)[2]) {
   float sums[2];
-  bool moved = false, search = pause_ > 0;
-  if (search) --pause_;
-#pragma unroll 1
-  while (true) {
-    if (search) moved = raise_references(factor);
+  bool search = pauses();
+  if (!search) {
     exponentiate<false>(sums);
-    if (search || !ptx::meet_any(kOwn + group_, kWarpGroup, outgrown(sums))) break;
-    count_failure();
-    search = true;
-    ptx::wgmma_wait<0>();
-    ptx::pin(o_), ptx::pin(p_[0]);
-    issue_qk();
-    ptx::wgmma_wait<0>();
-    ptx::pin(s_);
+    search = ptx::meet_any(kOwn + group_, kWarpGroup, outgrown(sums));
+    if (search) {
+      count_failure();
+      ptx::wgmma_wait<0>();
+      ptx::pin(o_), ptx::pin(p_[0]);
+      issue_qk();
+      ptx::wgmma_wait<0>();
+      ptx::pin(s_);
+    }
+  }
+  bool moved = false;
+  if (search) {
+    moved = raise_references(factor);
+    exponentiate<false>(sums);
   }
   add(sums);
   return moved;

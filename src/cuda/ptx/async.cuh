@@ -138,4 +138,12 @@ __device__ __forceinline__ void store_matrix(std::uint32_t to, const std::uint32
                : "memory");
 }
 
+// A store without a branch: behind one in C++ the assembler no longer keeps what is the same for all lanes in uniform registers.
+__device__ __forceinline__ void store_shared_if(bool condition, std::uint32_t to, std::uint32_t value) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.shared.b32 [%1], %2;}" ::"r"(static_cast<int>(condition)),
+      "r"(to), "r"(value)
+      : "memory");
+}
+
 }  // namespace tessera::cuda::ptx
