@@ -90,7 +90,7 @@ struct QueryStep {
 
 // What a thread block knows about its tile and the query head at hand. In shared memory: registers are full.
 struct KeyTile {
-  KeyRange keys;                   // an empty range: there is no such tile
+  KeyRange keys;
   int q_begin, k_begin, q_length;  // of the sequence
   core::Diagonals band;
   QueryRuns runs;
