@@ -270,7 +270,7 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   if (choice.keys != nullptr) choice.bias_staged = bias_fits(p, *choice.keys, device);
   if (together && choice.keys != nullptr) {
     choice.head_dim = choice.keys->head_dim;
-    choice.in_turns = p.deterministic;
+    choice.in_turns = p.deterministic && p.q_length > 0;  // without queries nobody sets the counters: see run
   }
   if (p.has_grad_q && !together) choice.queries = choose(kernels.queries, Variant::plain);
   if (p.has_grad_bias) choice.bias = choose(family.bias, Variant::featured);

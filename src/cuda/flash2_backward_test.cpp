@@ -128,6 +128,10 @@ TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
         const BackwardChoice in_turns = choose_backward(family, device_limits(0), p);
         EXPECT_TRUE(in_turns.in_turns && in_turns.keys->in_turns) << capability << " " << head_dim;
         EXPECT_EQ(in_turns.queries, nullptr);
+        core::Problem without_queries = p;
+        without_queries.q_length = without_queries.q_tokens = 0;
+        EXPECT_FALSE(choose_backward(family, device_limits(0), without_queries).in_turns)
+            << "nobody would set the counters: there is nothing to prepare";
         p.blocks = {.block_q = 512, .block_k = 512, .q_blocks = 1, .k_blocks = 1, .row_offsets = offsets};
         const BackwardChoice masked = choose_backward(family, device_limits(0), p);
         EXPECT_FALSE(masked.in_turns);

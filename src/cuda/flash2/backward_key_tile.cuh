@@ -27,8 +27,12 @@ struct BackwardConfig {
   }
   // Without cp.async the next step's rows wait in registers until their place is free; options need those registers.
   constexpr bool through_registers() const { return !copies_async(engine) && variant == Variant::plain; }
+  // Whether the next step is fetched during this one.
+  constexpr bool fetches_early() const { return stages > 1 || through_registers(); }
   // Whether there is code for a bias in shared memory.
   constexpr bool stages_bias() const { return copies_async(engine) && variant != Variant::plain; }
+  // Whether its tile is copied later than the next step's other rows.
+  constexpr bool bias_later() const { return splits == 1 && fetches_early(); }
   // Whether steps with and without masks share their code: where registers do not suffice for more.
   constexpr bool one_copy() const { return stages == 1 && !through_registers(); }
   constexpr int warps() const { return key_groups * splits; }
@@ -86,7 +90,7 @@ struct QueryStep {
 
 // What a thread block knows about its tile and the query head at hand. In shared memory: registers are full.
 struct KeyTile {
-  KeyRange keys;                   // an empty range: there is no such tile
+  KeyRange keys;
   int q_begin, k_begin, q_length;  // of the sequence
   core::Diagonals band;
   QueryRuns runs;

@@ -1,5 +1,6 @@
-// dQ without reductions, for deterministic mode: a thread block owns a tile of queries of one head and streams the keys they
-// see. A warp owns 16 * m_tiles rows with all columns of dQ in registers; S and dP are computed a second time.
+// dQ without reductions, for calls that ask for it alone and for deterministic mode with a block mask: a thread block owns a
+// tile of queries of one head and streams the keys they see. A warp owns 16 * m_tiles rows with all columns of dQ in
+// registers; S and dP are computed a second time where dK or dV is asked for, too.
 //
 //   S = Q K^T, dP = dO V^T   ->   dS = P o (dP - delta)   ->   dQ += dS K
 //

@@ -1,5 +1,5 @@
-// What the backward kernels share: their configuration, the walk over blocks of queries, the products on fragments, and
-// the step from scores to P and dS.
+// What the backward kernels share: the engine, runs of steps, the products on fragments, what is masked or not finite, and how
+// results leave.
 //
 // Kernels that own keys hold S^T and dP^T: rows of a fragment are keys, columns queries. So P^T and dS^T are, packed, the A
 // operands of dV += P^T dO and dK += dS^T Q.

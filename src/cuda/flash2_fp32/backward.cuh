@@ -177,7 +177,7 @@ struct Backward {
     }
   }
 
-  // The stream is found again in every step: ten rounds of a generator instead of ten registers.
+  // The stream is found again in every step: seven rounds of a generator instead of ten registers.
   __device__ __forceinline__ std::uint32_t kept_bits(int head, int column) const {
     const Dropout dropout(p, owned_tile<C>(arguments).s, head);
     const int lane = lane_index();

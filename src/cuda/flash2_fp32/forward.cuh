@@ -152,7 +152,7 @@ struct Forward {
     }
   }
 
-  // The stream is found again in every step: ten rounds of a generator instead of ten registers.
+  // The stream is found again in every step: seven rounds of a generator instead of ten registers.
   __device__ __forceinline__ void apply_dropout(Scores& x, int key) const {
     const QueryTile tile = query_tile<C>(arguments);
     const Dropout dropout(p, tile.s, tile.head);

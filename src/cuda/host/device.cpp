@@ -137,13 +137,25 @@ DeviceScope::~DeviceScope() {
   if (before_ >= 0) cudaSetDevice(before_);
 }
 
+namespace {
+
+// The limit belongs to the kernel, not to a call: it is only ever raised, or a thread that needs less (a call without a bias,
+// say) would take it away from another one that is about to launch.
+void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes) {
+  static std::mutex one_at_a_time;
+  const std::scoped_lock lock(one_at_a_time);
+  cudaFuncAttributes now{};
+  check(cudaFuncGetAttributes(&now, kernel), name);
+  if (now.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        name);
+}
+
+}  // namespace
+
 void launch(const void* kernel, const char* name, unsigned grid, int threads, std::size_t shared_memory,
             cudaStream_t stream, void* arguments) {
-  if (shared_memory > kPlainSharedMemory) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_memory)),
-          name);
-  }
+  if (shared_memory > kPlainSharedMemory) allow_shared_memory(kernel, name, shared_memory);
   void* parameters[] = {arguments};
   check(cudaLaunchKernel(kernel, dim3(grid), dim3(static_cast<unsigned>(threads)), parameters, shared_memory,
                          stream),
