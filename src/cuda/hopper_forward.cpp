@@ -68,11 +68,10 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
 }
 
 Schedule hopper_schedule(const Config& c, const core::Problem& p, int multiprocessors) {
+  if (p.packed)
+    return Schedule::packed(hopper::PackedTiles::most(p.batch, p.q_heads, p.q_tokens, c.block_q()));
   const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
-  const core::Band band =
-      p.packed ? core::Band{p.left, p.right, p.k_length - p.q_length} : core::sequence(p, 0).band;
-  core::TileOrder order = core::tile_order(band, p.q_length, p.k_length);
-  if (p.packed && order == core::TileOrder::plain) order = core::TileOrder::descending;  // sequences differ
+  const core::TileOrder order = core::tile_order(core::sequence(p, 0).band, p.q_length, p.k_length);
   return Schedule(p.batch, p.q_heads, tiles, order, multiprocessors);
 }
 
@@ -154,7 +153,9 @@ std::string hopper_forward_details(const core::Problem& p, const registry::Confi
   const Schedule schedule = schedule_of(c, p);
   const bool lazy = std::getenv("TESSERA_LAZY_MAXIMUM") != nullptr;
   std::string order = "equal tiles, head by head";
-  if (!schedule.equal_tiles()) {
+  if (p.packed) {
+    order = "tiles by an atomic counter, long sequences first";
+  } else if (!schedule.equal_tiles()) {
     order = core::concat("tiles by an atomic counter, ", schedule.group(), " heads together, ",
                          schedule.last_group(), " at the end");
   }

@@ -156,8 +156,9 @@ TEST(CudaSelection, HopperTilesFollowHeadDimAndLength) {
                             .dtype = dtype};
         const Plan chosen = plan({.mask = mask}, shapes, Device::cuda(0));
         EXPECT_EQ(chosen.kernel, "cuda.hopper") << c.qk_dim;
-        EXPECT_EQ(chosen.block_q, c.block_q) << c.qk_dim << " " << c.length;
-        EXPECT_EQ(chosen.block_k, c.block_k) << c.qk_dim << " " << c.length;
+        const bool few = mask.left != -1 && c.block_q == 192;  // a window of few keys, however many there are
+        EXPECT_EQ(chosen.block_q, few ? 256 : c.block_q) << c.qk_dim << " " << c.length;
+        EXPECT_EQ(chosen.block_k, few ? 64 : c.block_k) << c.qk_dim << " " << c.length;
         EXPECT_LE(chosen.shared_memory_bytes, 227U * 1024);
         EXPECT_LE(chosen.workspace_bytes, 64U * 1024) << "a number per tile";
         if (mask.right == -1) {

@@ -15,6 +15,7 @@ namespace tessera::cuda::hopper {
 inline constexpr int kWarpGroup = 128;  // threads
 inline constexpr int kGroupRows = 64;   // rows of S and O that a warp group owns: wgmma's m64
 inline constexpr int kPanel = 64;       // 16-bit columns in the 128 bytes that a swizzle spans
+inline constexpr int kMostGroups = 4;   // warp groups that compute
 inline constexpr int kTileSlots = 4;    // tiles announced at a time; forward.cuh says why these are enough
 
 // What becomes of scores that no mask cuts.
@@ -44,7 +45,7 @@ struct Config {
   constexpr int v_bytes() const { return block_k * v_dim * 2; }
   constexpr int out_bytes() const { return block_q() * store_columns * 2; }
   constexpr int shared_bytes() const {
-    constexpr int kBarriersAndTiles = 512;
+    constexpr int kBarriersAndTiles = 768;
     return q_stages * q_bytes() + k_stages * k_bytes() + v_stages * v_bytes() + out_bytes() +
            kBarriersAndTiles;
   }
@@ -61,7 +62,7 @@ constexpr bool valid(const Config& c) {
   const int at_launch = kRegisters / c.threads() / 8 * 8;
   bool ok = c.warp_groups * c.registers + c.loader_registers <= at_launch * (c.warp_groups + 1);
   ok = ok && c.registers % 8 == 0 && c.loader_registers % 8 == 0 && c.shared_bytes() <= kSharedBytes;
-  ok = ok && c.block_q() <= 256 && c.block_k <= 256 && c.v_dim % c.store_columns == 0 &&
+  ok = ok && c.warp_groups <= kMostGroups && c.block_k <= 256 && c.v_dim % c.store_columns == 0 &&
        c.store_columns % kPanel == 0;
   for (int g = 0; g < c.warp_groups;
        ++g) {  // values passed over are given back late; the others must not wait for them

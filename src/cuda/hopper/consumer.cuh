@@ -133,26 +133,17 @@ class Consumer {
   __device__ __forceinline__ bool next_tile() {
     tiles_.next();
     wait(&shared_.tile_full[tiles_.slot()], tiles_.phase(), ptx::WaitFor::tile);
-    const Steps all{uniform(tile().top), uniform(tile().bottom)};
-    if (all.top < 0) return false;
+    const int top = uniform(tile().top);
+    if (top < 0) return false;
     own_ = own();
-    skip_keys(all.top - own_.top);
+    skip_keys(top - own_.top);
     return true;
   }
 
-  // The steps of the tile that this warp group takes part in.
-  __device__ __forceinline__ Steps own() const {
-    const int first = group_ * kGroupRows;
-    const core::Diagonals d{uniform(tile().low), uniform(tile().high)};
-    const Steps seen = visible_steps(first, first + kGroupRows - 1, d, uniform(tile().keys), kWidth);
-    return own_steps({uniform(tile().top), uniform(tile().bottom)}, seen, C.most_skipped_above(group_),
-                     C.most_skipped_below(group_));
-  }
-  // Those that all of its rows see whole.
-  __device__ __forceinline__ WholeSteps whole() const {
-    const int first = group_ * kGroupRows;
-    const core::Diagonals d{uniform(tile().low), uniform(tile().high)};
-    return whole_steps(first, first + kGroupRows - 1, d, uniform(tile().keys), kWidth);
+  // What this warp group does in the tile. From shared memory whenever it is needed where registers are scarce.
+  __device__ __forceinline__ GroupSteps own() const {
+    const auto steps = *reinterpret_cast<const int4*>(&tile().groups[group_]);
+    return {uniform(steps.x), uniform(steps.y), uniform(steps.z), uniform(steps.w)};
   }
 
   __device__ __forceinline__ void skip_keys(int count) {
@@ -245,9 +236,8 @@ class Consumer {
 
   // All steps but the first: those that a mask cuts, whole ones, those that the other edge of a window cuts.
   __device__ __forceinline__ void remaining_steps() {
-    const WholeSteps seen = whole();
-    int step = own_.top - 1, masked_until = max(seen.end, own_.bottom);
-    const int whole_until = max(seen.begin, own_.bottom);
+    int step = own_.top - 1, masked_until = max(own_.whole_end, own_.bottom);
+    const int whole_until = max(own_.whole_begin, own_.bottom);
 #pragma unroll 1
     do {
 #pragma unroll 1
@@ -355,7 +345,7 @@ class Consumer {
   Ring<C.k_stages> k_;
   Ring<C.v_stages> v_;
   Ring<kTileSlots> tiles_{~0U};  // next_tile goes to the first
-  Steps own_;                    // of this tile
+  GroupSteps own_;               // of this tile
   int pause_ = 0;                // steps to be searched before the next speculation
   float s_[kWidth / 2];          // scores
   float o_[C.v_dim / 2];         // output, not normalised

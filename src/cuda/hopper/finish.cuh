@@ -3,6 +3,7 @@
 
 #include "cuda/flash2/features.cuh"
 #include "cuda/hopper/consumer.cuh"
+#include "cuda/hopper/loader.cuh"
 #include "cuda/ptx/packed.cuh"
 
 namespace tessera::cuda::hopper {
@@ -191,7 +192,9 @@ __device__ __forceinline__ void Consumer<C>::repair() {
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
 #pragma unroll 1
   for (int index = tile().row; index >= 0;) {
-    const TileIndex at = a_.schedule[static_cast<std::uint32_t>(index)];
+    TileIndex at;
+    if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), PackedLengths{a_.p}, at);
+    else at = a_.schedule[static_cast<std::uint32_t>(index)];
     const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
     const int first = static_cast<int>(at.tile) * kRows, last = min(first + kRows, sequence.q_length);
 #pragma unroll 1

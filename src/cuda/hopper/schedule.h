@@ -41,6 +41,14 @@ class Schedule {
     grouped_ = static_cast<std::uint32_t>(grouped);
   }
 
+  // Packed sequences: PackedTiles gives the tiles, `most` is how many there may be.
+  static Schedule packed(std::int64_t most) {
+    Schedule schedule;
+    schedule.count_ = static_cast<std::uint32_t>(most);
+    schedule.order_ = core::TileOrder::descending;
+    return schedule;
+  }
+
   TESSERA_HD std::uint32_t count() const { return count_; }
   TESSERA_HD bool equal_tiles() const { return order_ == core::TileOrder::plain; }
   // Heads that are taken tile by tile, and those at the end.
@@ -68,6 +76,52 @@ class Schedule {
   core::Divider heads_, tiles_, group_, group_tiles_, last_;
   std::uint32_t count_ = 0, grouped_ = 0;
   core::TileOrder order_ = core::TileOrder::plain;
+};
+
+// The tiles of packed sequences, of which short ones have few: those of the longest sequences first, sequence by sequence, in each
+// the longest tiles of a causal mask first, in groups of heads that fill the GPU about once. Walks over the lengths, so that
+// indices may only grow from call to call.
+class PackedTiles {
+ public:
+  // `longest`: no sequence has more keys.
+  TESSERA_HD PackedTiles(int sequences, int heads, int block_q, int workers, int longest)
+      : sequences_(sequences), heads_(heads), block_q_(block_q), workers_(workers), more_(longest) {}
+
+  // How many there are at most.
+  static std::int64_t most(std::int64_t sequences, std::int64_t heads, std::int64_t tokens, int block_q) {
+    return heads * (tokens / block_q + sequences);
+  }
+
+  // False: there are no more than `index` tiles. lengths(s): {q, k} of sequence s.
+  template <typename Lengths>
+  TESSERA_HD bool find(std::uint32_t index, const Lengths& lengths, TileIndex& at) {
+    while (index - base_ >= static_cast<std::uint32_t>(tiles_ * heads_)) {
+      base_ += static_cast<std::uint32_t>(tiles_ * heads_);
+      tiles_ = 0;
+      if (++sequence_ == sequences_) {  // the next pass: sequences at least half as long
+        if (more_ < 0) return --sequence_, false;
+        less_ = more_, more_ = more_ < kShort ? -1 : more_ / 2;
+        sequence_ = -1;
+        continue;
+      }
+      const auto [q_length, k_length] = lengths(sequence_);
+      if (k_length > more_ && k_length <= less_) tiles_ = (q_length + block_q_ - 1) / block_q_;
+    }
+    const int group = workers_ <= tiles_ ? 1 : std::min(workers_ / tiles_, heads_);
+    const int within = static_cast<int>(index - base_), first = within / (group * tiles_) * group;
+    const int of_group = within - first * tiles_, heads = std::min(group, heads_ - first);
+    at = {static_cast<std::uint32_t>(sequence_), static_cast<std::uint32_t>(first + of_group % heads),
+          static_cast<std::uint32_t>(tiles_ - 1 - of_group / heads)};
+    return true;
+  }
+
+ private:
+  static constexpr int kShort = 512;  // keys: shorter sequences come in the order in which they stand
+
+  int sequences_, heads_, block_q_, workers_;
+  int more_, less_ = 0;  // this pass takes sequences with keys in (more_, less_]
+  int sequence_ = -1, tiles_ = 0;
+  std::uint32_t base_ = 0;  // the first tile of the sequence
 };
 
 // Steps of keys [bottom, top], walked over from the top. There is always one, if only to find that nothing is visible.
@@ -105,6 +159,19 @@ TESSERA_HD constexpr Steps own_steps(const Steps& tile, const Steps& own, int ab
   if (bottom > tile.bottom + below) bottom = tile.bottom + below;
   if (bottom > top) bottom = top;
   return {top, bottom};
+}
+
+// What one warp group does in a tile: the steps it takes part in, and [whole_begin, whole_end), which all of its rows see whole.
+struct alignas(16) GroupSteps {
+  int top = 0, bottom = 0, whole_begin = 0, whole_end = 0;
+};
+
+// Rows [first, last] of a tile are the group's; row 0 of the tile sees keys [d.low, d.high].
+TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int last, const core::Diagonals& d,
+                                            int keys, int width, int above, int below) {
+  const Steps own = own_steps(tile, visible_steps(first, last, d, keys, width), above, below);
+  const WholeSteps whole = whole_steps(first, last, d, keys, width);
+  return {own.top, own.bottom, whole.begin, whole.end};
 }
 
 }  // namespace tessera::cuda::hopper

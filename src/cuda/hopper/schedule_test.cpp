@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <queue>
+#include <random>
 #include <tuple>
 #include <vector>
 
@@ -61,6 +63,63 @@ TEST(HopperSchedule, EndsEvenly) {
       EXPECT_LE(last, std::max(1.10 * all / kWorkers, longest) + 128.0 / block_k)
           << dim << " " << block_q << " " << length;
     }
+  }
+}
+
+struct Lengths {
+  int q, k;
+};
+
+TEST(HopperPackedTiles, TakesEveryTileOnceAndLongSequencesFirst) {
+  constexpr int kBlockQ = 128;
+  std::mt19937 random(1);
+  for (const int heads : {1, 5, 16}) {
+    for (const int sequences : {1, 3, 40}) {
+      std::vector<Lengths> lengths;
+      std::int64_t tokens = 0;
+      for (int i = 0; i < sequences; ++i) {
+        constexpr int kKeys[] = {0, 1, 300, 512, 513, 2048, 9000};
+        lengths.push_back({static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), kKeys[random() % 7]});
+        tokens += lengths.back().q;
+      }
+      auto length = [&](int i) { return lengths[static_cast<std::size_t>(i)]; };
+      std::vector<int> order;
+      std::int64_t expected = 0;
+      for (const Lengths& l : lengths) expected += heads * ((l.q + kBlockQ - 1) / kBlockQ);
+      std::map<std::tuple<unsigned, unsigned, unsigned>, int> seen;
+      PackedTiles walk(sequences, heads, kBlockQ, kWorkers, 9000);
+      TileIndex at;
+      unsigned index = 0;
+      for (; walk.find(index, length, at); ++index) {
+        ASSERT_TRUE(at.sequence < lengths.size() && at.head < static_cast<unsigned>(heads));
+        ASSERT_LT(static_cast<int>(at.tile) * kBlockQ, lengths[at.sequence].q);
+        ++seen[{at.sequence, at.head, at.tile}];
+        order.push_back(lengths[at.sequence].k);
+        // Who comes later and asks for this tile alone finds the same.
+        TileIndex again;
+        ASSERT_TRUE(PackedTiles(sequences, heads, kBlockQ, kWorkers, 9000).find(index, length, again));
+        ASSERT_TRUE(again.sequence == at.sequence && again.head == at.head && again.tile == at.tile);
+      }
+      EXPECT_EQ(static_cast<std::int64_t>(index), expected);
+      EXPECT_EQ(static_cast<std::int64_t>(seen.size()), expected);
+      EXPECT_LE(expected, PackedTiles::most(sequences, heads, tokens, kBlockQ));
+      EXPECT_FALSE(walk.find(index + 7, length, at));
+      for (std::size_t i = 1; i < order.size(); ++i)
+        EXPECT_TRUE(order[i - 1] * 2 >= order[i] || order[i] <= 563);
+    }
+  }
+}
+
+TEST(HopperSteps, OfAGroupAreItsOwn) {
+  const core::Diagonals d{-100, 20};
+  const Steps tile = visible_steps(0, 255, d, 500, 64);
+  for (int group = 0; group < 4; ++group) {
+    const int first = group * 64, last = first + 63;
+    const GroupSteps steps = group_steps(tile, first, last, d, 500, 64, 1, 2);
+    const Steps own = own_steps(tile, visible_steps(first, last, d, 500, 64), 1, 2);
+    const WholeSteps whole = whole_steps(first, last, d, 500, 64);
+    EXPECT_TRUE(steps.top == own.top && steps.bottom == own.bottom);
+    EXPECT_TRUE(steps.whole_begin == whole.begin && steps.whole_end == whole.end);
   }
 }
 

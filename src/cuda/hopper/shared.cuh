@@ -16,6 +16,7 @@ struct alignas(16) Tile {
   int low, high;
   int rows;              // of the sequence that are left from the first of the tile on
   int row, head, batch;  // where the first row stands in the tensors
+  GroupSteps groups[kMostGroups];
 };
 
 template <Config C>

@@ -132,8 +132,7 @@ __device__ __forceinline__ void Consumer<C>::first_softmax() {
   sum_[0] = sum_[1] = 0;
   float sums[2];
   bool search = !kSpeculates || pause_ > 0;
-  const WholeSteps seen = whole();
-  if (own_.top < seen.begin || own_.top >= seen.end) {
+  if (own_.top < own_.whole_begin || own_.top >= own_.whole_end) {
     apply_mask(own_.top);
     search = true;
   }
