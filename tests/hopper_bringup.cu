@@ -40,11 +40,10 @@ void finish(const std::string& what) {
   if (status == cudaSuccess) return;
   std::printf("FAILED %s: %s\n", what.c_str(), cudaGetErrorString(status));
   if (report()[0] != 0) {
-    constexpr const char* kWaits[] = {"a tile",        "Q to be full",     "Q to be empty",
-                                      "K to be full",  "K to be empty",    "V to be full",
-                                      "V to be empty", "the tile counter", "a tile's slot to be empty"};
+    constexpr const char* kWaits[] = {"a tile",        "Q to be full", "Q to be empty", "K to be full",
+                                      "K to be empty", "V to be full", "V to be empty", "the tile counter"};
     std::printf("  thread %u of block %u waited too long for %s\n", report()[3], report()[2],
-                kWaits[report()[1] % 9]);
+                kWaits[report()[1] % 8]);
   }
   std::exit(1);
 }

@@ -16,8 +16,7 @@ inline constexpr int kWarpGroup = 128;  // threads
 inline constexpr int kGroupRows = 64;   // rows of S and O that a warp group owns: wgmma's m64
 inline constexpr int kPanel = 64;       // 16-bit columns in the 128 bytes that a swizzle spans
 inline constexpr int kMostGroups = 4;   // warp groups that compute
-inline constexpr int kTileSlots =
-    4;  // tiles announced at a time: the one that ends, the one that begins, and two ahead
+inline constexpr int kTileSlots = 4;    // tiles announced at a time; forward.cuh says why these are enough
 
 // What becomes of scores that no mask cuts.
 enum class Softmax : int {

@@ -109,16 +109,16 @@ class Consumer {
     wait(&shared_.v_full[v_.slot()], v_.phase(), ptx::WaitFor::v_full);
   }
   __device__ __forceinline__ void release_keys() {
-    ptx::arrive_if(lane_ == 0, &shared_.k_empty[k_.slot()]);
+    if (lane_ == 0) ptx::arrive(&shared_.k_empty[k_.slot()]);
     k_.next();
   }
   __device__ __forceinline__ void release_values() {
-    ptx::arrive_if(lane_ == 0, &shared_.v_empty[v_.slot()]);
+    if (lane_ == 0) ptx::arrive(&shared_.v_empty[v_.slot()]);
     v_.next();
   }
   // After the last S of the tile.
   __device__ __forceinline__ void release_queries(int step) {
-    ptx::arrive_if(step == own_.bottom && lane_ == 0, &shared_.q_empty[q_slot()]);
+    if (step == own_.bottom && lane_ == 0) ptx::arrive(&shared_.q_empty[q_slot()]);
   }
   __device__ __forceinline__ void begin_turn() {
     if constexpr (C.turns) ptx::meet(kTurn + group_, 2 * kWarpGroup);
@@ -212,7 +212,6 @@ class Consumer {
     ptx::pin(o_), ptx::pin(p_[0]);
     release_values();
     finalize(tile_before(), scale);
-    ptx::arrive_if(lane_ == 0, &shared_.tile_empty[tiles_.slot_before()]);
     if constexpr (C.softmax == Softmax::in_place) own_ = own();  // no registers to keep it in until here
     ptx::wgmma_wait<0>();
     first_softmax();
@@ -233,7 +232,6 @@ class Consumer {
     release_values();
     skip_values<0>();
     finalize(t, scale);
-    if constexpr (!kOverlapTiles) ptx::arrive_if(lane_ == 0, &shared_.tile_empty[tiles_.slot()]);
   }
 
   // All steps but the first: those that a mask cuts, whole ones, those that the other edge of a window cuts.

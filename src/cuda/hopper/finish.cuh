@@ -3,7 +3,7 @@
 
 #include "cuda/flash2/features.cuh"
 #include "cuda/hopper/consumer.cuh"
-#include "cuda/hopper/planner.cuh"
+#include "cuda/hopper/loader.cuh"
 #include "cuda/ptx/packed.cuh"
 
 namespace tessera::cuda::hopper {

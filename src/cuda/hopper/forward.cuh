@@ -1,7 +1,6 @@
 // The Hopper forward kernel: exact attention in 16-bit types as an asynchronous pipeline of TMA and wgmma.
 //
-// One thread block per multiprocessor stays for the whole call. One warp group loads: one of its threads decides which tiles
-// come (planner.cuh), another loads them (loader.cuh). The others compute: each
+// One thread block per multiprocessor stays for the whole call. One warp group loads (loader.cuh), the others compute: each
 // owns 64 rows of the tile's queries, with S, P and O in registers, and walks over the keys from the last to the first:
 //
 //     tensor cores   S(n)  P(n+1) V(n+1)      S(n-1)  P(n) V(n)            S of a step and P V of the step before it
@@ -28,7 +27,6 @@
 #include "cuda/hopper/consumer.cuh"
 #include "cuda/hopper/finish.cuh"
 #include "cuda/hopper/loader.cuh"
-#include "cuda/hopper/planner.cuh"
 #include "cuda/hopper/softmax.cuh"
 #include "cuda/use.h"
 
@@ -50,7 +48,6 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   if (warp < 4) {
     ptx::give_registers<C.loader_registers>();
     if (warp == 0 && ptx::elect()) Loader<C>(arguments, shared).run();
-    if (warp == 1 && ptx::elect()) Planner<C>(arguments, shared).run();
   } else {
     ptx::take_registers<C.registers>();
     Consumer<C>(arguments, shared, warp / 4 - 1, warp % 4).run();

@@ -71,15 +71,13 @@ class Pipeline {
       return std::vector<Stage>(static_cast<std::size_t>(n), {Mbarrier(), Mbarrier(c.warp_groups)});
     };
     q_ = stages(c.q_stages), k_ = stages(c.k_stages), v_ = stages(c.v_stages);
-    tiles_.assign(kTileSlots, {Mbarrier(), Mbarrier(c.warp_groups + 1)});
+    tiles_.resize(kTileSlots);
   }
 
   // False: it hangs.
   bool run(unsigned seed) {
     std::mt19937 random(seed);
-    std::vector<Actor> actors;
-    actors.push_back(announce());
-    actors.push_back(load());
+    std::vector<Actor> actors{load()};
     for (int g = 0; g < c_.warp_groups; ++g) actors.push_back(compute(g));
     while (true) {
       std::vector<std::coroutine_handle<Actor::promise_type>> able;
@@ -101,34 +99,25 @@ class Pipeline {
  private:
   static int tag(std::size_t job, int step) { return static_cast<int>(job) * 1000 + step; }
 
-  Actor announce() {
-    Place t{kTileSlots};
-    for (std::size_t job = 0; job <= jobs_.size(); ++job) {
-      co_await Until{[&] { return tiles_[t.slot()].empty.complete(t.phase() ^ 1); }};
-      tiles_[t.slot()].tag = job < jobs_.size() ? static_cast<int>(job) : -1;
-      tiles_[t.slot()].full.arrive();
-      ++t.count;
-    }
-  }
-
   Actor load() {
     Place q{static_cast<unsigned>(c_.q_stages)}, k{static_cast<unsigned>(c_.k_stages)},
         v{static_cast<unsigned>(c_.v_stages)}, t{kTileSlots};
     int waiting = -1;
+    auto announce = [&](int job) {
+      Stage& slot = tiles_[t.slot()];
+      slot.tag = job;
+      slot.full.arrive();
+      ++t.count;
+    };
     auto fill = [](std::vector<Stage>& stages, Place& at, int what) {
       stages[at.slot()].tag = what;
       stages[at.slot()].full.arrive();
       ++at.count;
     };
-    while (true) {
-      co_await Until{[&] { return tiles_[t.slot()].full.complete(t.phase()); }};
-      if (tiles_[t.slot()].tag < 0) break;
-      const auto job = static_cast<std::size_t>(tiles_[t.slot()].tag);
+    for (std::size_t job = 0; job < jobs_.size(); ++job) {
+      announce(static_cast<int>(job));
       co_await Until{[&] { return q_[q.slot()].empty.complete(q.phase() ^ 1); }};
-      wrong += tiles_[t.slot()].tag != static_cast<int>(job);
       fill(q_, q, static_cast<int>(job));
-      tiles_[t.slot()].empty.arrive();
-      ++t.count;
       for (int step = jobs_[job].steps.top; step >= jobs_[job].steps.bottom; --step) {
         co_await Until{[&] { return k_[k.slot()].empty.complete(k.phase() ^ 1); }};
         fill(k_, k, tag(job, step));
@@ -148,6 +137,7 @@ class Pipeline {
       co_await Until{[&] { return v_[v.slot()].empty.complete(v.phase() ^ 1); }};
       fill(v_, v, waiting);
     }
+    announce(-1);
   }
 
   Actor compute(int g) {
@@ -199,9 +189,7 @@ class Pipeline {
         co_await later;
         check(v_[v.slot()].tag, last_tag), ++multiplied;
         release(v_, v);
-        Stage& slot_before = tiles_[(t.slot() + kTileSlots - 1) % kTileSlots];
-        check(slot_before.tag, before);  // its output is stored
-        slot_before.empty.arrive();
+        check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // its output is stored
       } else {
         co_await k_full;
         co_await my_turn;
@@ -256,7 +244,6 @@ class Pipeline {
           release(v_, v);
         }
         check(tiles_[t.slot()].tag, job);
-        tiles_[t.slot()].empty.arrive();
       }
       ++t.count;
       first = false;

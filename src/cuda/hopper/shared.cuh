@@ -9,14 +9,13 @@
 
 namespace tessera::cuda::hopper {
 
-// A tile as the planner announces it. Its first row sees keys [low, high] of the sequence.
+// A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
 struct alignas(16) Tile {
   int top, bottom;  // steps; top below 0: there is no further tile, and `row` is the last one
   int keys;         // of the sequence
   int low, high;
   int rows;              // of the sequence that are left from the first of the tile on
   int row, head, batch;  // where the first row stands in the tensors
-  int kv_row, kv_head;   // where the first key of the sequence stands
   GroupSteps groups[kMostGroups];
 };
 
@@ -29,13 +28,12 @@ struct SharedMemory {
   std::uint64_t q_full[C.q_stages], q_empty[C.q_stages];
   std::uint64_t k_full[C.k_stages], k_empty[C.k_stages];
   std::uint64_t v_full[C.v_stages], v_empty[C.v_stages];
-  std::uint64_t tile_full[kTileSlots], tile_empty[kTileSlots];
+  std::uint64_t tile_full[kTileSlots];
   Tile tiles[kTileSlots];
   int spoiled;                      // not 0: some output was not finite
   int failures[4 * C.warp_groups];  // of speculation, in this tile, of each warp
 
-  // By one thread. Full: the loader (or planner) arrives once, and the bytes. Empty: one lane of each warp that computes; slots
-  // of tiles: also the loader.
+  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that computes.
   __device__ void initialise() {
     namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;
@@ -51,10 +49,7 @@ struct SharedMemory {
       cuda_ptx::mbarrier_init(&v_full[i], 1);
       cuda_ptx::mbarrier_init(&v_empty[i], kWarps);
     }
-    for (int i = 0; i < kTileSlots; ++i) {
-      cuda_ptx::mbarrier_init(&tile_full[i], 1);
-      cuda_ptx::mbarrier_init(&tile_empty[i], kWarps + 1);
-    }
+    for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
     spoiled = 0;
     cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
   }

@@ -14,17 +14,7 @@ namespace tessera::cuda::ptx {
 namespace cuda_ptx = ::cuda::ptx;
 
 // Where a thread waits, for the message of a wait that is not fulfilled.
-enum class WaitFor : std::uint32_t {
-  tile,
-  q_full,
-  q_empty,
-  k_full,
-  k_empty,
-  v_full,
-  v_empty,
-  launch,
-  tile_empty
-};
+enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
 
 // Waits longer than this many polls are a mistake; each lasts tens of nanoseconds to a few microseconds.
 inline constexpr std::uint32_t kMostPolls = 1U << 18;
@@ -75,14 +65,6 @@ __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parit
 
 __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// The same by some lanes of a warp, without a branch.
-__device__ __forceinline__ void arrive_if(bool condition, std::uint64_t* barrier) {
-  asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p mbarrier.arrive.shared::cta.b64 _, [%1];}" ::"r"(
-                   static_cast<int>(condition)),
-               "r"(shared_address(barrier))
-               : "memory");
 }
 
 // Arrives, and expects so many bytes to arrive in this phase. PTX ISA: mbarrier.arrive.expect_tx.
