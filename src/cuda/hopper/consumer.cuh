@@ -109,16 +109,16 @@ class Consumer {
     wait(&shared_.v_full[v_.slot()], v_.phase(), ptx::WaitFor::v_full);
   }
   __device__ __forceinline__ void release_keys() {
-    if (lane_ == 0) ptx::arrive(&shared_.k_empty[k_.slot()]);
+    ptx::arrive_if(lane_ == 0, &shared_.k_empty[k_.slot()]);
     k_.next();
   }
   __device__ __forceinline__ void release_values() {
-    if (lane_ == 0) ptx::arrive(&shared_.v_empty[v_.slot()]);
+    ptx::arrive_if(lane_ == 0, &shared_.v_empty[v_.slot()]);
     v_.next();
   }
   // After the last S of the tile.
   __device__ __forceinline__ void release_queries(int step) {
-    if (step == own_.bottom && lane_ == 0) ptx::arrive(&shared_.q_empty[q_slot()]);
+    ptx::arrive_if(step == own_.bottom && lane_ == 0, &shared_.q_empty[q_slot()]);
   }
   __device__ __forceinline__ void begin_turn() {
     if constexpr (C.turns) ptx::meet(kTurn + group_, 2 * kWarpGroup);
@@ -168,7 +168,7 @@ class Consumer {
   // Rows of the next packed sequence must not take part in votes: Q is 0 there.
   __device__ __forceinline__ void hide_foreign_queries() {
     const int rows = uniform(tile().rows) - group_ * kGroupRows;
-    if (!a_.p.packed || rows >= kGroupRows) return;
+    if (rows >= kGroupRows) return;
     const std::uint32_t q = ptx::shared_address(shared_.q[q_slot()]) +
                             static_cast<std::uint32_t>(group_ * kGroupRows * kRowBytes);
     const int begin = max(rows, 0) * kRowBytes, thread = static_cast<int>(threadIdx.x) % kWarpGroup;
@@ -186,7 +186,7 @@ class Consumer {
   // The first step of a tile that does not overlap with one before.
   __device__ __forceinline__ void first_step() {
     wait_queries();
-    hide_foreign_queries();
+    if (a_.p.packed) hide_foreign_queries();
     wait_keys();
     begin_turn();
     issue_qk();
@@ -198,11 +198,14 @@ class Consumer {
 
   // The last P V and the output of the tile before, and the first step of this one.
   __device__ __forceinline__ void change_tile() {
-    wait_queries();
-    hide_foreign_queries();
+    if (a_.p.packed) {
+      wait_queries();
+      hide_foreign_queries();
+    }
     wait_values();
     begin_turn();
     issue_pv<0>();
+    wait_queries();
     wait_keys();
     issue_qk();
     end_turn();

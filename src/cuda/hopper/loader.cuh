@@ -24,7 +24,8 @@ __device__ __forceinline__ PackedTiles packed_tiles(const Arguments& a) {
 }
 
 // Loads come in the order in which they are used: K of a step, then V of the step before it, also from tile to tile where
-// tiles overlap (two stages of Q).
+// tiles overlap (two stages of Q). The next tile is worked out and announced, and its Q loaded where there is room, while K and
+// V of this one are under way: at the change of tiles nobody waits for it.
 //
 // Slots for tiles are not waited for. The tile announced in a slot was the fourth before; at that time the loader has seen
 // the Q of the third before (or a later one) given back, which every warp does after it has written the output of the fourth.
@@ -36,29 +37,32 @@ class Loader {
 
   __device__ __forceinline__ void run() {
     open_counter();
-    int before = -1;
     unsigned tile = blockIdx.x;
-    for (TileIndex at; find(tile, at);) {
-      const unsigned next = take(tile);  // used when this tile has been loaded: its time passes meanwhile
-      const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
-      const Tile t = locate(at, sequence);
-      if (a_.counter != nullptr) a_.links[tile] = before;
-      before = static_cast<int>(tile);
-      announce(t);
-      load_queries(t);
-      const int kv_head = static_cast<int>(a_.group.quotient(at.head));
+    bool more = begin(tile);
+    if (more) load_queries(tile_);
+    while (more) {
+      const unsigned next = take(tile);  // used a step later: its time passes meanwhile
+      const int top = tile_.top, bottom = tile_.bottom, prepare = max(top - 1, bottom);
+      Keys keys{k_begin_ + top * C.block_k, kv_head_, tile_.batch};
 #pragma unroll 1
-      for (int step = t.top; step >= t.bottom; --step) {
-        const Keys keys{sequence.k_begin + step * C.block_k, kv_head, t.batch};
+      for (int step = top; step >= bottom; --step) {
         load_keys(keys);
         if (waiting_) load_values();
         values_ = keys, waiting_ = true;
+        keys.row -= C.block_k;
+        if (step == prepare) {
+          more = begin(next);
+          if (more && C.q_stages == 2) load_queries(tile_);
+        }
       }
-      if constexpr (C.q_stages == 1) load_values();
+      if constexpr (C.q_stages == 1) {
+        load_values();
+        if (more) load_queries(tile_);
+      }
       tile = next;
     }
     if (waiting_) load_values();
-    announce({.top = -1, .row = before});
+    announce({.top = -1, .row = before_});
     close_counter();
   }
 
@@ -66,6 +70,20 @@ class Loader {
   struct Keys {
     int row, head, batch;
   };
+
+  // Works out and announces a tile. False: there are fewer.
+  __device__ __forceinline__ bool begin(unsigned tile) {
+    TileIndex at;
+    if (!find(tile, at)) return false;
+    const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
+    tile_ = locate(at, sequence);
+    k_begin_ = sequence.k_begin;
+    kv_head_ = static_cast<int>(a_.group.quotient(at.head));
+    if (a_.counter != nullptr) a_.links[tile] = before_;
+    before_ = static_cast<int>(tile);
+    announce(tile_);
+    return true;
+  }
 
   // False: there are fewer tiles.
   __device__ __forceinline__ bool find(unsigned tile, TileIndex& at) {
@@ -183,7 +201,10 @@ class Loader {
   Ring<C.v_stages> v_;
   Ring<kTileSlots> tiles_;
   PackedTiles packed_;
-  Keys values_{};  // to be loaded next
+  Tile tile_;  // announced last
+  int k_begin_ = 0, kv_head_ = 0;
+  int before_ = -1;  // its number
+  Keys values_{};    // to be loaded next
   bool waiting_ = false;
   bool counting_ = false;
 };

@@ -114,11 +114,16 @@ class Pipeline {
       stages[at.slot()].full.arrive();
       ++at.count;
     };
+    const Until q_empty{[&] { return q_[q.slot()].empty.complete(q.phase() ^ 1); }};
+    if (!jobs_.empty()) {
+      announce(0);
+      co_await q_empty;
+      fill(q_, q, 0);
+    }
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
-      announce(static_cast<int>(job));
-      co_await Until{[&] { return q_[q.slot()].empty.complete(q.phase() ^ 1); }};
-      fill(q_, q, static_cast<int>(job));
-      for (int step = jobs_[job].steps.top; step >= jobs_[job].steps.bottom; --step) {
+      const bool more = job + 1 < jobs_.size();
+      const Steps steps = jobs_[job].steps;
+      for (int step = steps.top; step >= steps.bottom; --step) {
         co_await Until{[&] { return k_[k.slot()].empty.complete(k.phase() ^ 1); }};
         fill(k_, k, tag(job, step));
         if (waiting >= 0) {
@@ -126,11 +131,22 @@ class Pipeline {
           fill(v_, v, waiting);
         }
         waiting = tag(job, step);
+        if (more && step == std::max(steps.top - 1, steps.bottom)) {
+          announce(static_cast<int>(job) + 1);
+          if (c_.q_stages == 2) {
+            co_await q_empty;
+            fill(q_, q, static_cast<int>(job) + 1);
+          }
+        }
       }
       if (c_.q_stages == 1) {
         co_await Until{[&] { return v_[v.slot()].empty.complete(v.phase() ^ 1); }};
         fill(v_, v, waiting);
         waiting = -1;
+        if (more) {
+          co_await q_empty;
+          fill(q_, q, static_cast<int>(job) + 1);
+        }
       }
     }
     if (waiting >= 0) {
@@ -177,13 +193,13 @@ class Pipeline {
         begin(), pass(next);
         release(k_, k);
       }
-      co_await q_full;
-      check(q_[q.slot()].tag, job);
       if (!first && overlap) {  // change_tile
         co_await v_full;
         co_await my_turn;
         begin();
         check(v_[v.slot()].tag, last_tag);
+        co_await q_full;
+        check(q_[q.slot()].tag, job);
         co_await k_full;
         pass(next);
         co_await later;
@@ -191,6 +207,8 @@ class Pipeline {
         release(v_, v);
         check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // its output is stored
       } else {
+        co_await q_full;
+        check(q_[q.slot()].tag, job);
         co_await k_full;
         co_await my_turn;
         begin(), pass(next);

@@ -67,6 +67,14 @@ __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// The same by some lanes of a warp, without a branch.
+__device__ __forceinline__ void arrive_if(bool condition, std::uint64_t* barrier) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p mbarrier.arrive.shared::cta.b64 _, [%1];}" ::"r"(
+                   static_cast<int>(condition)),
+               "r"(shared_address(barrier))
+               : "memory");
+}
+
 // Arrives, and expects so many bytes to arrive in this phase. PTX ISA: mbarrier.arrive.expect_tx.
 __device__ __forceinline__ void arrive_and_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
