@@ -103,18 +103,28 @@ def test_the_report_reads_what_the_rows_say(measured, tmp_path):
 # --- Ctrl-C -------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_keeps_finished_rows(tmp_path):
-    """The command itself, in a process of its own."""
+def interrupt(process):
+    process.send_signal(signal.SIGINT)
+
+
+def terminate_group(process):
+    """As timeout(1) does it: to the command and to the process that measures, at once."""
+    os.killpg(process.pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("stop", [interrupt, terminate_group])
+def test_ctrl_c_keeps_finished_rows(tmp_path, stop):
+    """The command itself, in a process of its own. What it was measuring is no row, and no failed one either."""
     out = tmp_path / "out"
     words = [sys.executable, "-m", "tessera.lab", *GRID, "--seq", "64..8192", "--memory-budget", "4GiB", "--out", str(out)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.05)
             if (out / "results.jsonl").exists() and len(rows_of(out)) >= 2:
                 break
-        process.send_signal(signal.SIGINT)
+        stop(process)
         said = process.communicate(timeout=60)[1]
     finally:
         process.kill()

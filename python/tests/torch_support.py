@@ -53,8 +53,11 @@ def check_problem(problem, run, q, k, v, bias=None):
     want = oracle.attention(problem, *map(as_numpy, (q, k, v, grad_out, grad_lse)))
     check("out", out, want[0], q.dtype)
     check("lse", lse, want[1], lse.dtype, 40)
+    # Gradients of scores are differences of such terms, and as good as zero where a row sees one key.
+    terms = np.einsum("bqhd,bkhd->bhqk", as_numpy(grad_out), as_numpy(v).repeat(q.shape[2] // v.shape[2], 2))
+    largest = np.abs(terms).max(initial=0) / (1 - problem.dropout) + as_numpy(grad_lse.abs()).max(initial=0)
     for name, got, expected in zip(("grad_q", "grad_k", "grad_v", "grad_bias"), grads, want[2:]):
-        check(name, got, expected, q.dtype, 30, floor=0.1)
+        check(name, got, expected, q.dtype, 30, floor=max(0.1, 0.2 * largest))
 
 
 def plain_attention(q, k, v, *, mask=None, bias=None, scale=None, softcap=0.0):

@@ -123,7 +123,7 @@ def run(task, arguments, interrupt, listener=None, patient=False):
         if process.is_alive():
             process.kill()
             process.join()
-    if asked_at is not None:
+    if interrupt.asked:  # also where the signal went to the whole group and ended the task before it was asked
         raise Interrupted
     return outcome
 
