@@ -96,8 +96,8 @@ def difference(pairs):
 class Machine:
     """The ceilings, from the `tessera` command beside the library."""
 
-    def __init__(self, command, threads):
-        self.command, self.threads = command, threads
+    def __init__(self, command, threads, plain=False):
+        self.command, self.threads, self.plain = command, threads, plain
         self.peaks = {}  # (name, threads): the larger measurement
         self.drift = {}  # (name, threads): the smaller one as a share of it
         self.vendor = cpu_vendor()
@@ -124,7 +124,7 @@ class Machine:
 
     def ceiling(self, dtype):
         """The name of the fastest arithmetic for a type."""
-        names = ("bf16_amx", "bf16_dot", "fp32_fma") if dtype == "bf16" else ("fp32_fma",)
+        names = ("bf16_amx", "bf16_dot", "fp32_fma") if dtype == "bf16" and not self.plain else ("fp32_fma",)
         return next(name for name in names if any(key[0] == name for key in self.peaks))
 
     def facts(self):
@@ -147,7 +147,7 @@ class Benchmark:
     def __init__(self, options):
         self.options = options
         self.tessera = Tessera(options.library)
-        self.machine = Machine(options.command, options.threads)
+        self.machine = Machine(options.command, options.threads, options.plain)
         self.sheet = Sheet(TOLERANCE, MEASURED)
         self.rows = self.sheet.rows
 
@@ -393,6 +393,7 @@ def parse_options():
     add("--shapes", type=parse_shapes, help=f"B,H,N,D of {'; '.join(SHAPES)} [all]")
     add("--no-extras", dest="extras", action="store_false", help="leave out decode and block-sparse")
     add("--quick", action="store_true", help="fewer shapes, layouts and repetitions")
+    add("--without-bf16-instructions", dest="plain", action="store_true", help="both sides as on a CPU that has none")
     add("--library", type=pathlib.Path, default=ROOT / "build/release/lib/libtessera.so", help="libtessera.so")
     add("--command", type=pathlib.Path, default=ROOT / "build/release/bin/tessera", help="the tessera command")
     add("--out", type=pathlib.Path, help="also write the JSON object to this file")
@@ -400,6 +401,8 @@ def parse_options():
     for name, path in (("--library", options.library), ("--command", options.command)):
         if not path.is_file():
             parser.error(f"{name} '{path}': no such file; build it (make build) or name another")
+    if options.plain:  # before either side looks
+        os.environ |= {"TESSERA_TARGET": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
     options.layouts = options.layouts or list(QUICK["layouts"] if options.quick else LAYOUTS)
     options.shapes = options.shapes or list(QUICK["shapes"] if options.quick else SHAPES)
     options.seconds = QUICK["seconds"] if options.quick else SECONDS
@@ -412,6 +415,7 @@ def report(benchmark, seconds):
         "date": time.strftime("%Y-%m-%d"),
         "machine": json.loads(subprocess.check_output([machine.command, "info", "--json"]))["machine"],
         "vendor": machine.vendor,
+        "bf16_instructions": not machine.plain,
         "commit": commit(),
         "versions": {
             "tessera": benchmark.tessera.version(),
