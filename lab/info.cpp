@@ -22,8 +22,9 @@
 namespace tessera::lab {
 namespace {
 
-nlohmann::ordered_json info_json() {
-  using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
+
+Json info_json() {
   Json build = Json::array(), device_list = Json::array(), kernel_list = Json::array();
   for (const std::string& line : split(build_info(), '\n')) {
     if (!line.empty()) build.push_back(line);
