@@ -6,10 +6,6 @@
 namespace tessera::lab {
 namespace {
 
-constexpr FigureKind kLines = FigureKind::lines;
-constexpr FigureKind kBars = FigureKind::bars;
-constexpr FigureKind kHeatmap = FigureKind::heatmap;
-
 Experiment training() {
   auto over_sequence = [](const char* title, const char* y, FigureKind kind) {
     return Figure{.kind = kind,
@@ -17,8 +13,8 @@ Experiment training() {
                   .x = "q_length",
                   .y = y,
                   .facets = {"depth"},
-                  .log_x = kind == kLines,
-                  .log_y = kind == kLines};
+                  .log_x = kind == FigureKind::lines,
+                  .log_y = kind == FigureKind::lines};
   };
   return {
       .name = "training",
@@ -26,19 +22,19 @@ Experiment training() {
       .question = "How much time and memory does flash attention save in training, and what fits with it?",
       .origin = study::kMinimal + " (on average -68.9 % time, -49.5 % memory, a larger frontier)",
       .parts = {},
-      .figures = {over_sequence("Time of a step", "median_ms", kLines),
-                  over_sequence("Peak memory", "peak_bytes", kLines),
-                  over_sequence("Memory held after a step", "memory_used_bytes", kLines),
-                  over_sequence("Time saved", "time_saved_percent", kBars),
-                  over_sequence("Peak memory saved", "memory_saved_percent", kBars),
-                  {.kind = kHeatmap,
+      .figures = {over_sequence("Time of a step", "median_ms", FigureKind::lines),
+                  over_sequence("Peak memory", "peak_bytes", FigureKind::lines),
+                  over_sequence("Memory held after a step", "memory_used_bytes", FigureKind::lines),
+                  over_sequence("Time saved", "time_saved_percent", FigureKind::bars),
+                  over_sequence("Peak memory saved", "memory_saved_percent", FigureKind::bars),
+                  {.kind = FigureKind::heatmap,
                    .title = "What fits",
                    .x = "q_length",
                    .y = "embedding",
                    .series = "",
                    .facets = {"algorithm", "depth"},
                    .value = "status"},
-                  {.kind = kBars,
+                  {.kind = FigureKind::bars,
                    .title = "The frontier: the longest sequence tried that fits",
                    .x = "embedding",
                    .y = "q_length",
@@ -49,10 +45,10 @@ Experiment training() {
 
 Experiment gpt() {
   auto at_the_end = [](const char* title, const char* y) {
-    return Figure{.kind = kBars, .title = title, .x = "preset", .y = y, .last_of = "step"};
+    return Figure{.kind = FigureKind::bars, .title = title, .x = "preset", .y = y, .last_of = "step"};
   };
   auto loss_over = [](const char* title, const char* x) {
-    return Figure{.kind = kLines, .title = title, .x = x, .y = "loss", .facets = {"preset"}};
+    return Figure{.kind = FigureKind::lines, .title = title, .x = x, .y = "loss", .facets = {"preset"}};
   };
   return {
       .name = "gpt",
@@ -68,7 +64,7 @@ Experiment gpt() {
 
 Experiment peers() {
   auto bars = [](const char* title, const char* y) {
-    return Figure{.kind = kBars,
+    return Figure{.kind = FigureKind::bars,
                   .title = title,
                   .x = "q_length",
                   .y = y,

@@ -22,8 +22,9 @@
 namespace tessera::lab {
 namespace {
 
-nlohmann::ordered_json info_json() {
-  using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
+
+Json info_json() {
   Json build = Json::array(), device_list = Json::array(), kernel_list = Json::array();
   for (const std::string& line : split(build_info(), '\n')) {
     if (!line.empty()) build.push_back(line);
@@ -50,7 +51,7 @@ nlohmann::ordered_json info_json() {
 }
 
 // Every feature that any kernel has or lacks, in the order in which the library names them.
-std::vector<std::string> feature_names(const std::vector<KernelInfo>& all) {
+std::vector<std::string> features_of(const std::vector<KernelInfo>& all) {
   std::vector<std::string> features;
   auto add = [&](const std::vector<std::string>& more) {
     for (const std::string& feature : more) {
@@ -64,7 +65,7 @@ std::vector<std::string> feature_names(const std::vector<KernelInfo>& all) {
 
 // Kernels are the columns; those that do not fit the width go into a further table.
 std::string kernel_tables(const std::vector<KernelInfo>& all) {
-  const std::vector<std::string> features = feature_names(all);
+  const std::vector<std::string> features = features_of(all);
   std::size_t label_width = 0;
   for (const std::string& feature : features) label_width = std::max(label_width, display_width(feature));
 

@@ -24,12 +24,6 @@ std::string capitalised(std::string text) {
   return text;
 }
 
-std::string listed(const std::vector<std::string>& items) {
-  if (items.size() < 2) return items.empty() ? "" : items.front();
-  const std::vector<std::string> first(items.begin(), items.end() - 1);
-  return fmt::format("{} and {}", fmt::join(first, ", "), items.back());
-}
-
 std::string times(double ratio) { return significant(ratio, ratio < 10 ? 2 : 3) + "×"; }
 
 std::string where(const Axis& axis, const std::string& label) {
@@ -238,6 +232,12 @@ void compare_with_bound(const Figure& figure, const Panel& panel, const Group& g
 }
 
 }  // namespace
+
+std::string listed(const std::vector<std::string>& items) {
+  if (items.size() < 2) return items.empty() ? "" : items.front();
+  const std::vector<std::string> first(items.begin(), items.end() - 1);
+  return fmt::format("{} and {}", fmt::join(first, ", "), items.back());
+}
 
 void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
   for (const Series* series : group) {

@@ -5,19 +5,14 @@
 #include <cmath>
 #include <map>
 
+#include "lab/reading_sentences.h"
 #include "lab/readings.h"
 #include "lab/units.h"
 
 namespace tessera::lab::report {
 namespace {
 
-using Sentences = std::vector<std::string>;
 using Curves = std::vector<const Series*>;
-
-std::string listed(const std::vector<std::string>& items) {
-  if (items.size() < 2) return fmt::format("{}", fmt::join(items, ""));
-  return fmt::format("{} and {}", fmt::join(items.begin(), items.end() - 1, ", "), items.back());
-}
 
 std::string loss_text(double loss) { return fmt::format("{:.3f}", loss); }
 

@@ -62,9 +62,9 @@ std::string name_of(const dlpack::Type& type) {
   return text;
 }
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
-
 }  // namespace
+
+void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
 
 Array::Array(const char* name, nb::handle object, const Stream& stream) : name_(name) {
   if (by_exchange(object) || by_buffer(object) || by_dlpack(object, stream)) return;

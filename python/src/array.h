@@ -15,6 +15,9 @@ namespace tessera::python {
 
 namespace nb = nanobind;
 
+// Throws Error (invalid_argument), which Python sees as a ValueError.
+[[noreturn]] void refuse(const std::string& text);
+
 // The order of the dimensions of q, k, v, out and their gradients.
 enum class Layout { sequence_first, heads_first };
 

@@ -11,7 +11,6 @@
 
 #include "array.h"
 #include "options.h"
-#include "tessera/error.h"
 #include "tessera/mask.h"
 
 namespace tessera::python {
@@ -21,8 +20,6 @@ using namespace nb::literals;
 using Row = std::vector<std::int32_t>;
 using State = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          std::vector<std::int64_t>, std::vector<std::int32_t>>;
-
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
 
 // One flag per element of an array of bools or bytes with two dimensions, or three when heads differ.
 struct Flags {

@@ -8,12 +8,9 @@
 
 #include "array.h"
 #include "options.h"
-#include "tessera/error.h"
 
 namespace tessera::python {
 namespace {
-
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
 
 Layout layout_of(int layout) {
   if (layout != 0 && layout != 1) {

@@ -74,7 +74,7 @@ Options make(std::optional<double> scale, std::int64_t left, std::int64_t right,
 }
 
 // Only what differs from the defaults.
-std::string text_of(const Options& options) {
+std::string repr_of(const Options& options) {
   const Attention& a = options.attention;
   std::string text = "Options(";
   auto put = [&](const char* field, const std::string& value, bool given) {
@@ -158,7 +158,7 @@ void add_options(nb::module_& module) {
           },
           "other"_a.none())
       .def("__hash__", &hash)
-      .def("__repr__", [](const Options& o) { return text_of(o); })
+      .def("__repr__", [](const Options& o) { return repr_of(o); })
       .def("__getstate__",
            [](const Options& o) {
              const Attention& a = o.attention;

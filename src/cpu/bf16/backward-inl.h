@@ -1,4 +1,4 @@
-// cpu.flash2, backward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_backward.cpp with
+// cpu.flash2, backward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_backward-inl.h with
 // products over pairs.
 //
 //   S^T = K Q^T,  dP^T = V dO^T           A: rows of K and V; B: pairs along head_dim x rows of queries

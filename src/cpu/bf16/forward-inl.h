@@ -1,4 +1,4 @@
-// cpu.flash2, forward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_forward.cpp with
+// cpu.flash2, forward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_forward-inl.h with
 // products over pairs.
 //
 //   S^T = K Q^T             A: rows of K as they are; B: pairs along head_dim x rows of queries

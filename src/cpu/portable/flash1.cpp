@@ -1,7 +1,7 @@
 // cpu.flash1 in portable C++: FlashAttention's algorithms 1 and 4, blocks of keys outside, tiles of queries
 // inside. Output, maximum and sum of each row (backward: dQ) are arrays of accumulators in memory, read and
 // written at every step; the output is normalised after each. A task is one head (backward: one key/value head
-// with its group). See simd/flash1_forward.cpp and simd/flash1_backward.cpp, which do the same on vectors.
+// with its group). See simd/flash1_forward-inl.h and simd/flash1_backward-inl.h, which do the same on vectors.
 #include "cpu/portable/flash1.h"
 
 #include <algorithm>

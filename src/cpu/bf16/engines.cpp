@@ -1,6 +1,7 @@
-// The bf16 engine on vdpbf16ps, which Highway does not offer: its AVX-512 target and one instruction set more.
+// The bf16 engines: one schedule, on vdpbf16ps and on AMX tiles, which Highway does not offer. Its AVX-512 target
+// and a few instructions more; the tiles multiply 16 x 16 x 32 with one of them.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/bf16/dot.cpp"  // NOLINT(build/include)
+#define HWY_TARGET_INCLUDE "cpu/bf16/engines.cpp"  // NOLINT(build/include)
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -10,6 +11,7 @@
 #include "cpu/simd/scores-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
+#include "cpu/bf16/amx-inl.h"
 #include "cpu/bf16/backward-inl.h"
 #include "cpu/bf16/dot-inl.h"
 #include "cpu/bf16/forward-inl.h"
@@ -19,9 +21,13 @@
 namespace tessera::cpu::bf16 {
 
 #if HWY_TARGETS & HWY_AVX3
+const ForwardEngine* amx_forward_engine() { return &N_AVX3::bf16::kForwardEngine<N_AVX3::bf16::Amx>; }
+const BackwardEngine* amx_backward_engine() { return &N_AVX3::bf16::kBackwardEngine<N_AVX3::bf16::Amx>; }
 const ForwardEngine* dot_forward_engine() { return &N_AVX3::bf16::kForwardEngine<N_AVX3::bf16::Dot>; }
 const BackwardEngine* dot_backward_engine() { return &N_AVX3::bf16::kBackwardEngine<N_AVX3::bf16::Dot>; }
 #else
+const ForwardEngine* amx_forward_engine() { return nullptr; }
+const BackwardEngine* amx_backward_engine() { return nullptr; }
 const ForwardEngine* dot_forward_engine() { return nullptr; }
 const BackwardEngine* dot_backward_engine() { return nullptr; }
 #endif

@@ -13,9 +13,8 @@
 //
 // Traffic: K and V once per query head; Q read, and O, m and l read and written, once per block of keys.
 // Memory per worker: O, m and l of one head, a block of K and V, the tile.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/simd/flash1_forward.cpp"  // NOLINT(build/include)
-#include <hwy/foreach_target.h>
+//
+// Included once per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -26,6 +25,15 @@
 #include "cpu/head.h"
 #include "cpu/simd/flash1_forward.h"
 #include "cpu/simd/forward_tile-inl.h"
+
+// clang-format off
+#if defined(TESSERA_CPU_SIMD_FLASH1_FORWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SIMD_FLASH1_FORWARD_INL_H
+#undef TESSERA_CPU_SIMD_FLASH1_FORWARD_INL_H
+#else
+#define TESSERA_CPU_SIMD_FLASH1_FORWARD_INL_H
+#endif
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
 HWY_BEFORE_NAMESPACE();
@@ -121,13 +129,4 @@ inline constexpr Flash1ForwardEngine kFlash1ForwardEngine{
 HWY_AFTER_NAMESPACE();
 #endif
 
-#if HWY_ONCE
-#include "cpu/simd/engine_of.h"
-namespace tessera::cpu {
-
-const Flash1ForwardEngine* flash1_forward_engine(Target target) {
-  return TESSERA_ENGINE_OF(target, kFlash1ForwardEngine);
-}
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE
+#endif  // per-target include guard

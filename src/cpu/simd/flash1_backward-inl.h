@@ -13,9 +13,8 @@
 //
 // Traffic: K, V, dK, dV once; Q, O, dO and the LSE read, and dQ read and written, once per block of keys. Memory
 // per worker: dQ of a group, a block of K, V, dK and dV, the tile.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/simd/flash1_backward.cpp"  // NOLINT(build/include)
-#include <hwy/foreach_target.h>
+//
+// Included once per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -27,6 +26,15 @@
 #include "cpu/head.h"
 #include "cpu/simd/flash1_backward.h"
 #include "cpu/simd/gradient_tile-inl.h"
+
+// clang-format off
+#if defined(TESSERA_CPU_SIMD_FLASH1_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SIMD_FLASH1_BACKWARD_INL_H
+#undef TESSERA_CPU_SIMD_FLASH1_BACKWARD_INL_H
+#else
+#define TESSERA_CPU_SIMD_FLASH1_BACKWARD_INL_H
+#endif
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
 HWY_BEFORE_NAMESPACE();
@@ -145,13 +153,4 @@ inline constexpr Flash1BackwardEngine kFlash1BackwardEngine{
 HWY_AFTER_NAMESPACE();
 #endif
 
-#if HWY_ONCE
-#include "cpu/simd/engine_of.h"
-namespace tessera::cpu {
-
-const Flash1BackwardEngine* flash1_backward_engine(Target target) {
-  return TESSERA_ENGINE_OF(target, kFlash1BackwardEngine);
-}
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE
+#endif  // per-target include guard

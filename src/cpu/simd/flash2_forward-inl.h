@@ -15,9 +15,8 @@
 //
 // Traffic: Q and O once; K and V once per tile of queries, from the cache where a head fits. Memory per worker:
 // the tiles, and at most one copy of a head's K and V.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/simd/flash2_forward.cpp"  // NOLINT(build/include)
-#include <hwy/foreach_target.h>
+//
+// Included once per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -28,6 +27,15 @@
 #include "cpu/parallel.h"
 #include "cpu/simd/flash2_forward.h"
 #include "cpu/simd/forward_tile-inl.h"
+
+// clang-format off
+#if defined(TESSERA_CPU_SIMD_FLASH2_FORWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SIMD_FLASH2_FORWARD_INL_H
+#undef TESSERA_CPU_SIMD_FLASH2_FORWARD_INL_H
+#else
+#define TESSERA_CPU_SIMD_FLASH2_FORWARD_INL_H
+#endif
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
 HWY_BEFORE_NAMESPACE();
@@ -107,12 +115,4 @@ inline constexpr ForwardEngine kForwardEngine{forward_tile_rows, forward_worker_
 HWY_AFTER_NAMESPACE();
 #endif
 
-#if HWY_ONCE
-#include "cpu/simd/engine_of.h"
-
-namespace tessera::cpu {
-
-const ForwardEngine* forward_engine(Target target) { return TESSERA_ENGINE_OF(target, kForwardEngine); }
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE
+#endif  // per-target include guard

@@ -9,9 +9,8 @@
 //
 // Cost: two of the five products of backward. Traffic: Q, O, dO once per tile of keys, K and V once per tile of
 // rows, for each head; the bias and its gradient once. Memory per worker: the tile and the sums.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/simd/bias_gradient.cpp"  // NOLINT(build/include)
-#include <hwy/foreach_target.h>
+//
+// Included once per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -24,6 +23,15 @@
 #include "cpu/head.h"
 #include "cpu/simd/bias_gradient.h"
 #include "cpu/simd/gradient_tile-inl.h"
+
+// clang-format off
+#if defined(TESSERA_CPU_SIMD_BIAS_GRADIENT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SIMD_BIAS_GRADIENT_INL_H
+#undef TESSERA_CPU_SIMD_BIAS_GRADIENT_INL_H
+#else
+#define TESSERA_CPU_SIMD_BIAS_GRADIENT_INL_H
+#endif
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
 HWY_BEFORE_NAMESPACE();
@@ -203,13 +211,4 @@ inline constexpr BiasGradientEngine kBiasGradientEngine{bias_gradient_tasks, bia
 HWY_AFTER_NAMESPACE();
 #endif
 
-#if HWY_ONCE
-#include "cpu/simd/engine_of.h"
-namespace tessera::cpu {
-
-const BiasGradientEngine* bias_gradient_engine(Target target) {
-  return TESSERA_ENGINE_OF(target, kBiasGradientEngine);
-}
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE
+#endif  // per-target include guard

@@ -13,9 +13,8 @@
 // Traffic: K, V, dK, dV of the range once per tile of queries, from the cache where they fit; Q, dO, O, dQ once
 // per split. Memory per worker: the tiles, dK and dV of a range, and copies of its K and V where their rows are
 // not contiguous accumulators.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/simd/flash2_backward.cpp"  // NOLINT(build/include)
-#include <hwy/foreach_target.h>
+//
+// Included once per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -27,6 +26,15 @@
 #include "cpu/simd/flash2_backward.h"
 #include "cpu/simd/gradient_tile-inl.h"
 #include "cpu/simd/reduce-inl.h"
+
+// clang-format off
+#if defined(TESSERA_CPU_SIMD_FLASH2_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SIMD_FLASH2_BACKWARD_INL_H
+#undef TESSERA_CPU_SIMD_FLASH2_BACKWARD_INL_H
+#else
+#define TESSERA_CPU_SIMD_FLASH2_BACKWARD_INL_H
+#endif
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
 HWY_BEFORE_NAMESPACE();
@@ -162,12 +170,4 @@ inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_wor
 HWY_AFTER_NAMESPACE();
 #endif
 
-#if HWY_ONCE
-#include "cpu/simd/engine_of.h"
-
-namespace tessera::cpu {
-
-const BackwardEngine* backward_engine(Target target) { return TESSERA_ENGINE_OF(target, kBackwardEngine); }
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE
+#endif  // per-target include guard
