@@ -58,10 +58,13 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
   const bool window = p.left != core::kUnbounded && p.right != core::kUnbounded;
   const std::int64_t keys = window ? std::min(p.k_length, p.left + p.right + 1) : p.k_length;
   const bool many_keys = !p.packed && keys >= hopper::kManyKeys;
+  const bool masked = p.left != core::kUnbounded || p.right != core::kUnbounded;
+  const bool few_keys = !p.packed && masked && keys <= hopper::kFewKeys;
   for (const Instance& instance : instances) {
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
     if (c.qk_dim == 64 && (c.warp_groups == 3) != many_keys) continue;
+    if (c.qk_dim == 128 && (c.block_k == 64) != few_keys) continue;
     return instance;
   }
   return instances.back();
