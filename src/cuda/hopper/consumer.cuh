@@ -20,8 +20,8 @@ class Consumer {
   static constexpr bool kSpeculates = C.softmax != Softmax::search;
   static constexpr bool kOverlapTiles = C.q_stages == 2;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  // The largest sum over the columns of a step that a lane holds of a row: no P is larger. And the least sum of a row's first
-  // step against 0: below, P would lose digits in its type.
+  // The largest sum over the columns of a step that a lane holds of a row: no P is larger. And the least one of a first step
+  // against 0: below, P would lose digits in its type.
   static constexpr float kLargestSum = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
   static constexpr float kLeastSum = C.type == ptx::Half16::bf16 ? 1e-18F : 1.0F;
   static constexpr float kNothing = -FLT_MAX;  // the reference of a row that has seen nothing
@@ -134,8 +134,8 @@ class Consumer {
     tiles_.next();
     wait(&shared_.tile_full[tiles_.slot()], tiles_.phase(), ptx::WaitFor::tile);
     const int top = uniform(tile().top);
+    own_ = own();  // side by side
     if (top < 0) return false;
-    own_ = own();
     skip_keys(top - own_.top);
     return true;
   }

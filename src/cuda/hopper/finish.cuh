@@ -26,7 +26,7 @@ __device__ __forceinline__ void Consumer<C>::finish_rows(const Tile& t, float (&
     const int row = group_ * kGroupRows + warp_ * 16 + lane / 4 + half * 8;
     if (a_.p.lse.data != nullptr && lane % 4 == 0 && row < t.rows) {
       *a_.p.lse.template row<float>(t.batch, t.head, t.row + row) =
-          sum == 0 ? -INFINITY : (reference_[half] + log2f(sum)) * kLn2;
+          sum == 0 ? -INFINITY : (reference_[half] + ptx::log2(sum)) * kLn2;
     }
   }
 }
@@ -54,8 +54,8 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const float
       for (int i = 0; i < 4; ++i) trace = ptx::times_zero_plus<C.type>(words[i], trace);
       ptx::store_matrix(to + store_offset(kRows, first, lane, j), words);
     }
-    const int rows = uniform(t.rows) - first;
-    if (!a_.p.packed || rows >= 16) {  // a box ends with the tensor, but not with a packed sequence
+    const int rows = a_.p.packed ? uniform(t.rows) - first : 16;
+    if (rows >= 16) {  // a box ends with the tensor, but not with a packed sequence
       cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
       __syncwarp();
       if (lane_ == 0) {
