@@ -83,8 +83,10 @@ def mask_key(block_mask) -> str:
     return key
 
 
-# What torch.compiler.assume_constant_result does, without its import of the whole compiler: seconds.
+# What torch.compiler.assume_constant_result does, without its import of the whole compiler: seconds. Before 2.13 such a
+# function takes an object only if its type counts as a constant.
 mask_key._dynamo_marked_constant = True
+torch.utils._pytree.register_constant(_core.BlockMask)
 
 
 def _mask_of(key: str | None):
