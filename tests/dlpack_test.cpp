@@ -143,6 +143,9 @@ TEST(DLPack, StridesThatAreNeverTakenMayBeAnything) {
   foreign.shape = {1, 3, 4, 8};
   foreign.strides = {kInt64Min, 32, 8, 1};
   EXPECT_NO_THROW((void)from_dlpack(&foreign.tensor, TensorRole::tokens));
+  foreign.shape = {2, 0, 4, 8};  // nothing to step to
+  foreign.strides = {kInt64Min, 0, kInt64Max, 0};
+  EXPECT_NO_THROW((void)from_dlpack(&foreign.tensor, TensorRole::tokens));
 }
 
 // The imported tensor computes what the same memory described by hand computes.

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <set>
+#include <string>
 
 #include "reference/check.h"
 #include "support/build.h"
@@ -179,6 +182,26 @@ TEST_P(EdgeTest, TensorsWithoutElementsMayBeNull) {
   }
   run(problem, kernel());
   expect_all(problem.backward.grad_k, 0, "grad_k");
+}
+
+// NumPy and PyTorch give arrays without elements strides of 0, and others may leave them unset.
+TEST_P(EdgeTest, TensorsWithoutElementsMayHaveAnyStrides) {
+  for (const std::int64_t garbage : {std::int64_t{0}, std::int64_t{7}, INT64_MIN}) {
+    for (const bool keys : {false, true}) {
+      SCOPED_TRACE(std::string(keys ? "keys" : "queries") + ", strides " + std::to_string(garbage));
+      Case problem({.dtype = dtype(), .q_length = keys ? 5 : 0, .k_length = keys ? 0 : 5});
+      auto spoil = [&](std::initializer_list<Tensor*> tensors) {
+        for (Tensor* t : tensors) t->strides = {garbage, garbage, garbage, garbage};
+      };
+      ForwardTensors& f = problem.forward;
+      BackwardTensors& b = problem.backward;
+      if (keys) spoil({&f.k, &f.v, &b.k, &b.v, &b.grad_k, &b.grad_v});
+      else spoil({&f.q, &f.out, &f.lse, &b.q, &b.out, &b.lse, &b.grad_out, &b.grad_q});
+      run(problem, kernel());
+      if (keys) expect_all(b.grad_q, 0, "grad_q");
+      else expect_all(b.grad_k, 0, "grad_k");
+    }
+  }
 }
 
 TEST_P(EdgeTest, EmptySequencesAmongOthers) {

@@ -93,7 +93,7 @@ typedef struct tsr_device {
 ///
 /// Strides count elements and may be anything (also zero or negative, for inputs) except along the last
 /// dimension, which must be contiguous. An output may not address one element twice. A tensor with a size
-/// of 0 holds nothing and may have a null pointer. All zero means "not given".
+/// of 0 holds nothing: its pointer may be null, its strides anything. All zero means "not given".
 typedef struct tsr_tensor {
   void* data;          ///< The first element; aligned to the size of one element.
   tsr_dtype dtype;     ///< The type of the elements.

@@ -66,8 +66,8 @@ using Extents = std::array<std::int64_t, 4>;
 ///
 /// Strides count elements and may be anything (also zero or negative, for inputs) except along the last
 /// dimension, which must be contiguous (stride 1, whatever its size-1 stride says). An output may not
-/// address one element twice. A tensor with a size of 0 holds nothing and may have a null pointer.
-/// A default-constructed Tensor means "not given".
+/// address one element twice. A tensor with a size of 0 holds nothing: its pointer may be null, its strides
+/// anything. A default-constructed Tensor means "not given".
 struct Tensor {
   void* data = nullptr;           ///< The first element; aligned to the size of one element.
   DType dtype = DType::fp32;      ///< The type of the elements.

@@ -107,7 +107,7 @@ bool Array::by_buffer(nb::handle object) {
   if (!type || buffer.ndim > static_cast<int>(std::size(strides_))) return false;
   if (bfloat && type->bits == 16) type->code = dlpack::kBfloat;
   for (int i = 0; i < buffer.ndim; ++i) {
-    if (buffer.strides[i] % buffer.itemsize != 0 && buffer.shape[i] > 1) {
+    if (buffer.strides[i] % buffer.itemsize != 0 && buffer.shape[i] > 1 && buffer.len > 0) {
       refuse(std::string(name_) + ".strides[" + std::to_string(i) + "] is " +
              std::to_string(buffer.strides[i]) + " bytes; it must be a multiple of the element size, " +
              std::to_string(buffer.itemsize));

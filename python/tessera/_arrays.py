@@ -59,7 +59,7 @@ class Torch(Library):
     def check_inputs(self, *arrays: Array) -> None:
         if self.namespace.is_grad_enabled():
             for x in arrays:
-                if x is not None and x.requires_grad:
+                if getattr(x, "requires_grad", False):  # not all need be PyTorch's
                     raise ValueError("a tensor requires a gradient, which tessera.attention does not record; "
                                      "use tessera.torch.attention, torch.no_grad() or detach()")
 

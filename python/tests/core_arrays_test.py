@@ -187,3 +187,18 @@ def test_the_stream_that_other_libraries_are_told(stream, expected):
     out = np.empty((2, 9, 3, 8), np.float32)
     _core.forward(_core.Options(), q, k, v, None, out, None, stream=stream)
     assert q.streams == k.streams == v.streams == [expected]
+
+
+@pytest.mark.parametrize("strides", [(0, 0, 0, 0), (3, 5, 7, 9)])
+@pytest.mark.parametrize("queries, keys", [(0, 3), (2, 0), (0, 0)])
+def test_strides_of_arrays_without_elements_mean_nothing(queries, keys, strides):
+    def make(length):
+        values = np.ones((1, length, 2, 4), dtype=np.float32)
+        return values if length else np.lib.stride_tricks.as_strided(values, values.shape, strides)
+
+    q, k = make(queries), make(keys)
+    out, lse = tessera.attention(q, k, k, return_lse=True)
+    grads = tessera.attention_backward(q, q, k, k, out, lse)
+    assert out.shape == grads.q.shape == q.shape and grads.k.shape == grads.v.shape == k.shape
+    for x in (out, *grads[:3]):
+        assert (x == 0).all()

@@ -76,23 +76,32 @@ def test_lists_become_arrays_beside_q():
                                attention_on_the_host(q, q, q, **arguments), atol=2e-5)
 
 
+SPIN = cupy.RawKernel("""
+extern "C" __global__ void spin(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {}
+}""", "spin")
+
+
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_the_current_stream_is_honoured(non_blocking):
     """Work before the call on a stream of one's own is seen, and work after it sees the result, without a wait."""
     q, k, v = (randn(2, 512, 8, 64, seed=i) for i in range(3))
     expected = tessera.attention(q * 2, k, v)
-    busy = cupy.ones((4096, 4096), dtype=np.float32)
-    busy @ busy  # the library of products loads before the race
+    scaled = cupy.zeros_like(q)
     cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=non_blocking)
     with stream:
-        doubled = cupy.zeros_like(q)
-        for _ in range(100):
-            busy @ busy
-        cupy.multiply(q, 2, out=doubled)
-        out = tessera.attention(doubled, k, v)
-        copy = out.copy()
-        assert not stream.done, "the stream has nothing left to wait for: the test would prove nothing"
+        # The first round gets what waits for the GPU: code that is loaded, memory for this stream. It leaves another
+        # result in that memory.
+        for factor, cycles in ((3, 0), (2, 400_000_000)):
+            stream.synchronize()
+            SPIN((1,), (1,), (np.int64(cycles),))
+            cupy.multiply(q, factor, out=scaled)
+            out = tessera.attention(scaled, k, v)
+            copy = out.copy()
+            done = stream.done
+    assert not done, "the stream has nothing left to wait for: the test would prove nothing"
     stream.synchronize()
     np.testing.assert_array_equal(cupy.asnumpy(copy), cupy.asnumpy(expected))
 

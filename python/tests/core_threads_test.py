@@ -73,7 +73,8 @@ assert (tessera.attention(q, q, q) == expected).all()
 
 def test_ctrl_c_ends_a_loop_of_calls():
     code = """
-import numpy as np, tessera
+import numpy as np, signal, tessera
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what they start in the background ignore it
 q = np.ones((1, 256, 2, 32), dtype=np.float32)
 tessera.attention(q, q, q)
 try:

@@ -2,6 +2,7 @@
 // checked before it is used, since it often comes from another language.
 #include <dlpack/dlpack.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -138,7 +139,8 @@ Tensor import(const void* dl_tensor, TensorRole role) {
   tensor.device = device_of(given.device);
   const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
   check_shape(given, element_bytes);
-  if (given.strides != nullptr) check_strides(given, element_bytes);
+  const bool empty = std::find(given.shape, given.shape + given.ndim, 0) != given.shape + given.ndim;
+  if (given.strides != nullptr && !empty) check_strides(given, element_bytes);
 
   // Dimensions that the other library does not have are of size 1, where strides do not matter: a batch (and
   // what else leads) in front, and for an LSE the last dimension.
@@ -147,13 +149,11 @@ Tensor import(const void* dl_tensor, TensorRole role) {
   tensor.shape = {1, 1, 1, 1};
   tensor.strides = {0, 0, 0, 1};
   std::int64_t contiguous = 1;
-  bool empty = false;
   for (int i = given.ndim - 1; i >= 0; --i) {
     const int at = first + i;
     tensor.shape[at] = given.shape[i];
     tensor.strides[at] = given.strides != nullptr ? given.strides[i] : contiguous;
     contiguous *= given.shape[i] > 0 ? given.shape[i] : 1;  // cannot overflow: check_shape took the product
-    empty = empty || given.shape[i] == 0;
   }
   tensor.data = first_element(given, element_bytes, empty);
   return tensor;

@@ -90,7 +90,7 @@ void check_tensor(const Argument& argument, Data data) {
     }
     if (tensor.shape[2] < 1) refuse(size_name(argument, 2), " is 0; it must be at least 1");
   }
-  if (tensor.shape[3] > 1 && tensor.strides[3] != 1) {
+  if (tensor.shape[3] > 1 && tensor.strides[3] != 1 && !holds_nothing(tensor.shape)) {
     refuse(argument.name, ".strides[3] is ", tensor.strides[3],
            "; the last dimension must be contiguous (stride 1)");
   }
@@ -137,8 +137,9 @@ void check_writable(const Argument& argument) {
 
 core::View view_of(const Argument& argument) {
   const Tensor& tensor = argument.tensor;
-  auto stride = [&](int dimension) {
-    return tensor.shape[dimension] > 1 ? tensor.strides[dimension] : std::int64_t{0};
+  const bool nothing = holds_nothing(tensor.shape);
+  auto stride = [&](int dimension) {  // one that is never taken may be anything
+    return tensor.shape[dimension] > 1 && !nothing ? tensor.strides[dimension] : std::int64_t{0};
   };
   if (argument.role == TensorRole::tokens) return {tensor.data, stride(0), stride(2), stride(1)};
   return {tensor.data, stride(0), stride(1), stride(2)};

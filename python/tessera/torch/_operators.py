@@ -10,6 +10,7 @@ from array import array
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.utils import _pytree
 
 from tessera import _core
 from tessera._attention import options
@@ -83,8 +84,11 @@ def mask_key(block_mask) -> str:
     return key
 
 
-# What torch.compiler.assume_constant_result does, without its import of the whole compiler: seconds.
+# What torch.compiler.assume_constant_result does, without its import of the whole compiler: seconds. Before 2.13 such a
+# function takes an object only if its type counts as a constant; versions that know no such types do not take it.
 mask_key._dynamo_marked_constant = True
+if hasattr(_pytree, "register_constant"):
+    _pytree.register_constant(_core.BlockMask)
 
 
 def _mask_of(key: str | None):
