@@ -402,7 +402,7 @@ def parse_options():
         if not path.is_file():
             parser.error(f"{name} '{path}': no such file; build it (make build) or name another")
     if options.plain:  # before either side looks
-        os.environ |= {"TESSERA_TARGET": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+        os.environ |= {"TESSERA_TARGET": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
     options.layouts = options.layouts or list(QUICK["layouts"] if options.quick else LAYOUTS)
     options.shapes = options.shapes or list(QUICK["shapes"] if options.quick else SHAPES)
     options.seconds = QUICK["seconds"] if options.quick else SECONDS

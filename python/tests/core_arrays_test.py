@@ -144,17 +144,18 @@ def test_torch_expanded_and_transposed(torch):
 
 def test_jax_on_the_cpu():
     jax = pytest.importorskip("jax", reason="JAX is not installed (tools/setup python)")
-    for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
-        q, k, v = (jax.random.normal(jax.random.key(i), (2, 9, 3, 8)).astype(dtype) for i in range(3))
-        out, lse = tessera.attention(q, k, v, causal=True, return_lse=True)
-        assert isinstance(out, jax.Array) and isinstance(lse, jax.Array) and out.dtype == dtype
-        expected = tessera.attention(*(np.asarray(x, dtype=np.float64) for x in (q, k, v)), causal=True)
-        np.testing.assert_allclose(np.asarray(out, dtype=np.float64), expected,
-                                   atol=1e-5 if dtype == jax.numpy.float32 else 3e-2)
-        grads = tessera.attention_backward(out, q, k, v, out, lse, causal=True)
-        assert isinstance(grads.k, jax.Array) and grads.k.shape == k.shape
-    with pytest.raises(ValueError, match="cannot be written"):
-        tessera.attention(q, k, v, out=q)
+    with jax.default_device(jax.devices("cpu")[0]):  # also where JAX finds a GPU
+        for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
+            q, k, v = (jax.random.normal(jax.random.key(i), (2, 9, 3, 8)).astype(dtype) for i in range(3))
+            out, lse = tessera.attention(q, k, v, causal=True, return_lse=True)
+            assert isinstance(out, jax.Array) and isinstance(lse, jax.Array) and out.dtype == dtype
+            expected = tessera.attention(*(np.asarray(x, dtype=np.float64) for x in (q, k, v)), causal=True)
+            np.testing.assert_allclose(np.asarray(out, dtype=np.float64), expected,
+                                       atol=1e-5 if dtype == jax.numpy.float32 else 3e-2)
+            grads = tessera.attention_backward(out, q, k, v, out, lse, causal=True)
+            assert isinstance(grads.k, jax.Array) and grads.k.shape == k.shape
+        with pytest.raises(ValueError, match="cannot be written"):
+            tessera.attention(q, k, v, out=q)
 
 
 def test_numpy_bfloat16():
