@@ -133,6 +133,21 @@ def test_ctrl_c_keeps_finished_rows(tmp_path, stop):
     assert 2 <= len(rows_of(out)) < 16 and all(row["status"] == "ok" for row in rows_of(out))
 
 
+def test_a_signal_to_the_group_while_a_process_starts(monkeypatch):
+    """It ends the process that starts others: that is an interruption, and only then."""
+
+    def start(_process):
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr(worker._CONTEXT.Process, "start", start)
+    interrupted = worker.Interrupt()
+    with pytest.raises(EOFError):
+        worker.run(task, {"what": "memory"}, interrupted)
+    interrupted.asked = True
+    with pytest.raises(worker.Interrupted):
+        worker.run(task, {"what": "memory"}, interrupted)
+
+
 # --- processes ----------------------------------------------------------------------------------------
 
 

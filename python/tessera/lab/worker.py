@@ -90,8 +90,16 @@ def run(task, arguments, interrupt, listener=None, patient=False):
     """
     here, there = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=_child, args=(there, task, arguments))
-    process.start()
-    there.close()
+    try:
+        process.start()
+    except (EOFError, OSError):
+        here.close()
+        time.sleep(POLL_SECONDS)  # until a signal to the whole group has arrived here, too
+        if interrupt.asked:  # it has ended the process that would have started this one
+            raise Interrupted from None
+        raise
+    finally:
+        there.close()
     asked_at = None
     outcome = None
     try:
