@@ -89,8 +89,9 @@ bool overlap(const Tensor& a, const Tensor& b) {
 bool addresses_twice(const Tensor& tensor) {
   std::array<std::pair<std::int64_t, std::int64_t>, 4> dimensions;  // stride, size
   int count = 0;
+  // Strides of a tensor without elements may be anything.
+  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return false;
   for (int i = 0; i < 4; ++i) {
-    if (tensor.shape[i] == 0) return false;
     if (tensor.shape[i] > 1) {
       dimensions[count++] = {i == 3 ? 1 : std::abs(tensor.strides[i]), tensor.shape[i]};
     }

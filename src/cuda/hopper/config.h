@@ -1,7 +1,9 @@
 // How a Hopper forward kernel is cut, and what it is told at run time. Host code: also compiled without nvcc.
 #pragma once
 
+#if TESSERA_HAVE_CUDA
 #include <cuda.h>
+#endif
 
 #include <cstdint>
 
@@ -77,6 +79,8 @@ struct TileCounter {
   unsigned next, finished;
 };
 
+#if TESSERA_HAVE_CUDA
+
 struct Arguments {
   CUtensorMap q, k, v, out;
   core::Problem p;
@@ -98,5 +102,9 @@ struct Instance {
   Config config;
   Kernel kernel;
 };
+
+#else
+struct Instance;
+#endif
 
 }  // namespace tessera::cuda::hopper
