@@ -78,8 +78,8 @@ TEST(HopperPackedTiles, TakesEveryTileOnceAndLongSequencesFirst) {
       std::vector<Lengths> lengths;
       std::int64_t tokens = 0;
       for (int i = 0; i < sequences; ++i) {
-        constexpr int kKeys[] = {0, 1, 300, 512, 513, 2048, 9000};
-        lengths.push_back({static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), kKeys[random() % 7]});
+        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};  // with the borders of passes
+        lengths.push_back({static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), kKeys[random() % 8]});
         tokens += lengths.back().q;
       }
       auto length = [&](int i) { return lengths[static_cast<std::size_t>(i)]; };
