@@ -93,7 +93,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   hopper::Arguments a{};
   a.schedule = schedule_of(c, p);
   if (a.schedule.count() == 0) return;
-  const int box_rows[4] = {c.block_q(), c.block_k, c.block_k, 16};
+  const int box_rows[4] = {c.q_part_rows(), c.block_k, c.block_k, 16};
   CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
   const std::array<Operand, 4> all = operands(p);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -115,7 +115,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   const DeviceScope scope(p.device.index);
   const std::int64_t grid = std::min<std::int64_t>(a.schedule.count(), device.multiprocessors);
   launch(instance.kernel, "hopper forward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
-         stream, a);
+         stream, a, Begin::beside_predecessors);
 }
 
 std::string hopper_forward_limits(const core::Problem& p) {

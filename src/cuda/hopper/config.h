@@ -41,13 +41,17 @@ struct Config {
   ptx::Half16 type = ptx::Half16::bf16;
 
   constexpr int block_q() const { return warp_groups * kGroupRows; }
+  constexpr bool overlap_tiles() const { return q_stages == 2; }
+  // Q arrives in so many parts. Where one stage has room, each warp group's as soon as it has done with the one before.
+  constexpr int q_parts() const { return overlap_tiles() ? 1 : warp_groups; }
+  constexpr int q_part_rows() const { return block_q() / q_parts(); }
   constexpr int threads() const { return (warp_groups + 1) * kWarpGroup; }
   constexpr int q_bytes() const { return block_q() * qk_dim * 2; }  // of one stage, as the following
   constexpr int k_bytes() const { return block_k * qk_dim * 2; }
   constexpr int v_bytes() const { return block_k * v_dim * 2; }
   constexpr int out_bytes() const { return block_q() * store_columns * 2; }
   constexpr int shared_bytes() const {
-    constexpr int kBarriersAndTiles = 768;
+    constexpr int kBarriersAndTiles = 1280;
     return q_stages * q_bytes() + k_stages * k_bytes() + v_stages * v_bytes() + out_bytes() +
            kBarriersAndTiles;
   }

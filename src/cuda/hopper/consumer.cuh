@@ -18,7 +18,7 @@ class Consumer {
   static constexpr int kWidth = C.block_k, kRows = C.block_q();
   static constexpr bool kTwoBuffers = C.softmax == Softmax::two_buffers;
   static constexpr bool kSpeculates = C.softmax != Softmax::search;
-  static constexpr bool kOverlapTiles = C.q_stages == 2;
+  static constexpr bool kOverlapTiles = C.overlap_tiles();
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   // The largest sum over the columns of a step that a lane holds of a row: no P is larger. And the least one of a first step
   // against 0: below, P would lose digits in its type.
@@ -34,24 +34,32 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     if (C.turns && group_ == C.warp_groups - 1) ptx::pass(kTurn, 2 * kWarpGroup);
-    if constexpr (kOverlapTiles) {
-      if (next_tile()) {
-        first_step();
-        while (remaining_steps(), next_tile()) change_tile();
-        last_values();
+    if (next_tile()) {
+      Finish finish;
+      issue_first_step();
+      first_step();
+      if constexpr (kOverlapTiles) {
+        while (remaining_steps(), next_tile()) change_tile(finish);
+        last_values(finish);
+      } else {
+        while (remaining_steps(), last_values(finish), next_tile()) {
+          issue_first_step();
+          finalize(tile_before(), finish);
+          first_step();
+        }
       }
-    } else {
-      while (next_tile()) {
-        first_step();
-        remaining_steps();
-        last_values();
-      }
+      finalize(tile_before(), finish);
     }
     if (C.turns && group_ == 0) ptx::meet(kTurn, 2 * kWarpGroup);
     repair();
   }
 
  private:
+  // What is left of two rows at the end of a tile: by what O is to be multiplied, and LSE.
+  struct Finish {
+    float normaliser[2], lse[2];
+  };
+
   // A number that all lanes have, and the assembler knows it.
   __device__ static __forceinline__ int uniform(int x) { return __shfl_sync(kWarp, x, 0); }
 
@@ -100,7 +108,7 @@ class Consumer {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
   __device__ __forceinline__ void wait_queries() {
-    wait(&shared_.q_full[q_slot()], tiles_.count() / C.q_stages & 1, ptx::WaitFor::q_full);
+    wait(&shared_.q_full[q_slot()][q_part()], tiles_.count() / C.q_stages & 1, ptx::WaitFor::q_full);
   }
   __device__ __forceinline__ void wait_keys() {
     wait(&shared_.k_full[k_.slot()], k_.phase(), ptx::WaitFor::k_full);
@@ -118,7 +126,7 @@ class Consumer {
   }
   // After the last S of the tile.
   __device__ __forceinline__ void release_queries(int step) {
-    ptx::arrive_if(step == own_.bottom && lane_ == 0, &shared_.q_empty[q_slot()]);
+    ptx::arrive_if(step == own_.bottom && lane_ == 0, &shared_.q_empty[q_slot()][q_part()]);
   }
   __device__ __forceinline__ void begin_turn() {
     if constexpr (C.turns) ptx::meet(kTurn + group_, 2 * kWarpGroup);
@@ -133,17 +141,18 @@ class Consumer {
   __device__ __forceinline__ bool next_tile() {
     tiles_.next();
     wait(&shared_.tile_full[tiles_.slot()], tiles_.phase(), ptx::WaitFor::tile);
-    const int top = uniform(tile().top);
-    own_ = own();  // side by side
-    if (top < 0) return false;
-    skip_keys(top - own_.top);
+    own_ = own();
+    if (own_.top < 0) return false;
+    skip_keys(own_.above);
     return true;
   }
 
   // What this warp group does in the tile. From shared memory whenever it is needed where registers are scarce.
   __device__ __forceinline__ GroupSteps own() const {
-    const auto steps = *reinterpret_cast<const int4*>(&tile().groups[group_]);
-    return {uniform(steps.x), uniform(steps.y), uniform(steps.z), uniform(steps.w)};
+    const GroupSteps& steps = tile().groups[group_];
+    const auto a = *reinterpret_cast<const int4*>(&steps.top);
+    const auto b = *reinterpret_cast<const int2*>(&steps.above);
+    return {uniform(a.x), uniform(a.y), uniform(a.z), uniform(a.w), uniform(b.x), uniform(b.y)};
   }
 
   __device__ __forceinline__ void skip_keys(int count) {
@@ -183,21 +192,24 @@ class Consumer {
     ptx::meet(kOwn + group_, kWarpGroup);
   }
 
-  // The first step of a tile that does not overlap with one before.
-  __device__ __forceinline__ void first_step() {
+  // S of a tile's first step.
+  __device__ __forceinline__ void issue_first_step() {
     wait_queries();
     if (a_.p.packed) hide_foreign_queries();
     wait_keys();
     begin_turn();
     issue_qk();
     end_turn();
+  }
+  // The rest of it.
+  __device__ __forceinline__ void first_step() {
     ptx::wgmma_wait<0>();
     first_softmax();
     skip_values<1>();
   }
 
   // The last P V and the output of the tile before, and the first step of this one.
-  __device__ __forceinline__ void change_tile() {
+  __device__ __forceinline__ void change_tile(Finish& finish) {
     if (a_.p.packed) {
       wait_queries();
       hide_foreign_queries();
@@ -209,32 +221,26 @@ class Consumer {
     wait_keys();
     issue_qk();
     end_turn();
-    float scale[2];
-    finish_rows(tile_before(), scale);
+    finish_rows(finish);
     ptx::wgmma_wait<1>();
     ptx::pin(o_), ptx::pin(p_[0]);
     release_values();
-    finalize(tile_before(), scale);
+    finalize(tile_before(), finish);
     if constexpr (C.softmax == Softmax::in_place) own_ = own();  // no registers to keep it in until here
-    ptx::wgmma_wait<0>();
-    first_softmax();
-    skip_values<1>();
+    first_step();
   }
 
-  // The last P V and the output of a tile that none follows at once.
-  __device__ __forceinline__ void last_values() {
-    const Tile& t = kOverlapTiles ? tile_before() : tile();
+  // The last P V of a tile beside which no other begins.
+  __device__ __forceinline__ void last_values(Finish& finish) {
     wait_values();
     if constexpr (!kOverlapTiles) begin_turn();
     issue_pv<0>();
     if constexpr (!kOverlapTiles) end_turn();
-    float scale[2];
-    finish_rows(t, scale);
+    finish_rows(finish);
     ptx::wgmma_wait<0>();
     ptx::pin(o_), ptx::pin(p_[0]);
     release_values();
     skip_values<0>();
-    finalize(t, scale);
   }
 
   // All steps but the first: those that a mask cuts, whole ones, those that the other edge of a window cuts.
@@ -246,23 +252,24 @@ class Consumer {
 #pragma unroll 1
       for (; step >= masked_until; --step) one_step<true, 0>(step);
       masked_until = own_.bottom;
-      if constexpr (kTwoBuffers) {
-#pragma unroll 1
-        for (; step > whole_until; step -= 2) {
-          one_step<false, 0>(step);
-          one_step<false, 1>(step - 1);
-        }
-        if (step == whole_until) {
-          one_step<false, 0>(step--);
+      if constexpr (kTwoBuffers) {  // in pairs: P starts and ends in p_[0]
+        bool second = step >= whole_until && (step - whole_until) % 2 == 0;
+        if (second) {
 #pragma unroll
-          for (int i = 0; i < kWidth / 4; ++i) p_[0][i] = p_[1][i];
+          for (int i = 0; i < kWidth / 4; ++i) p_[1][i] = p_[0][i];
+        }
+#pragma unroll 1
+        while (step >= whole_until) {
+          if (!second) one_step<false, 0>(step--);
+          one_step<false, 1>(step--);
+          second = false;
         }
       } else {
 #pragma unroll 1
         for (; step >= whole_until; --step) one_step<false, 0>(step);
       }
     } while (step >= own_.bottom);
-    skip_keys(own_.bottom - uniform(tile().bottom));
+    skip_keys(own_.below);
   }
 
   // S of a step and P V of the one before it, whose P is in `From`.
@@ -331,14 +338,16 @@ class Consumer {
   // --- the end of a tile, and of all tiles: finish.cuh ---
 
   __device__ void clear();
-  __device__ void finish_rows(const Tile& t, float (&normaliser)[2]);
-  __device__ void finalize(const Tile& t, const float (&normaliser)[2]);
+  __device__ void finish_rows(Finish& finish);
+  __device__ void finalize(const Tile& t, const Finish& finish);
+  __device__ void store_lse(const Tile& t, const Finish& finish);
   __device__ void store_rows(const Tile& t, int first_column, int rows);
   __device__ void repair();
 
   __device__ int q_slot() const {
     return static_cast<int>(tiles_.count() % C.q_stages);
   }  // a Q for every tile
+  __device__ int q_part() const { return C.q_parts() == 1 ? 0 : group_; }
   __device__ const Tile& tile() const { return shared_.tiles[tiles_.slot()]; }
   __device__ const Tile& tile_before() const { return shared_.tiles[tiles_.slot_before()]; }
 

@@ -14,30 +14,34 @@ __device__ __forceinline__ void Consumer<C>::clear() {
   for (int i = 0; i < C.v_dim / 2; ++i) o_[i] = 0;
 }
 
-// By what O is to be multiplied; stores LSE.
 template <Config C>
-__device__ __forceinline__ void Consumer<C>::finish_rows(const Tile& t, float (&normaliser)[2]) {
-  const int lane = kept_lane();
+__device__ __forceinline__ void Consumer<C>::finish_rows(Finish& finish) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = sum_[half] + __shfl_xor_sync(kWarp, sum_[half], 1);
     sum += __shfl_xor_sync(kWarp, sum, 2);
-    normaliser[half] = sum == 0 ? 0 : __fdividef(1.0F, sum);
-    const int row = group_ * kGroupRows + warp_ * 16 + lane / 4 + half * 8;
-    if (a_.p.lse.data != nullptr && lane % 4 == 0 && row < t.rows) {
-      *a_.p.lse.template row<float>(t.batch, t.head, t.row + row) =
-          sum == 0 ? -INFINITY : (reference_[half] + ptx::log2(sum)) * kLn2;
-    }
+    finish.normaliser[half] = sum == 0 ? 0 : __fdividef(1.0F, sum);
+    finish.lse[half] = sum == 0 ? -INFINITY : (reference_[half] + ptx::log2(sum)) * kLn2;
   }
 }
 
-// Normalises O and stores it by way of this warp's 16 rows of shared memory.
 template <Config C>
-__device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const float (&normaliser)[2]) {
+__device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Finish& finish) {
+  const int lane = kept_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
+  if (t.lse == nullptr || lane % 4 != 0) return;
+  float* const lse = t.lse + row * a_.p.lse.row_stride;
+  if (row < t.rows) *lse = finish.lse[0];
+  if (row + 8 < t.rows) lse[8 * a_.p.lse.row_stride] = finish.lse[1];
+}
+
+// Normalises O and stores it by way of this warp's 16 rows of shared memory; then LSE, for which the fence before the copy
+// would have to wait.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finish& finish) {
+  const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
-  const std::uint32_t to = ptx::shared_address(shared_.out);
-  const int lane = kept_lane();
+  const std::uint32_t to = ptx::shared_address(shared_.out) + store_offset(kRows, first, kept_lane());
   std::uint32_t trace = 0;  // stays 0 as long as everything is finite
 #pragma unroll
   for (int part = 0; part < C.v_dim; part += C.store_columns) {
@@ -52,7 +56,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const float
                                       ptx::pack<C.type>(o[6] * normaliser[1], o[7] * normaliser[1])};
 #pragma unroll
       for (int i = 0; i < 4; ++i) trace = ptx::times_zero_plus<C.type>(words[i], trace);
-      ptx::store_matrix(to + store_offset(kRows, first, lane, j), words);
+      ptx::store_matrix(store_step(kRows, to, j), words);
     }
     const int rows = a_.p.packed ? uniform(t.rows) - first : 16;
     if (rows >= 16) {  // a box ends with the tensor, but not with a packed sequence
@@ -71,6 +75,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const float
       store_rows(t, part, rows);
     }
   }
+  store_lse(t, finish);
   ptx::store_shared_if((trace & 0x7FFF7FFFU) != 0, ptx::shared_address(&shared_.spoiled), 1);
 }
 

@@ -25,7 +25,8 @@ __device__ __forceinline__ PackedTiles packed_tiles(const Arguments& a) {
 
 // Loads come in the order in which they are used: K of a step, then V of the step before it, also from tile to tile where
 // tiles overlap (two stages of Q). The next tile is worked out and announced, and its Q loaded where there is room, while K and
-// V of this one are under way: at the change of tiles nobody waits for it.
+// V of this one are under way: at the change of tiles nobody waits for it. With one stage Q comes after the first K, for which
+// there is room earlier.
 //
 // Slots for tiles are not waited for. The tile announced in a slot was the fourth before; at that time the loader has seen
 // the Q of the third before (or a later one) given back, which every warp does after it has written the output of the fourth.
@@ -36,10 +37,12 @@ class Loader {
       : a_(a), shared_(shared), packed_(packed_tiles<C>(a)) {}
 
   __device__ __forceinline__ void run() {
+    ptx::admit_successor();
+    ptx::await_predecessors();
     open_counter();
     unsigned tile = blockIdx.x;
     bool more = begin(tile);
-    if (more) load_queries(tile_);
+    if (more && C.overlap_tiles()) load_queries(tile_);
     while (more) {
       const unsigned next = take(tile);  // used a step later: its time passes meanwhile
       const int top = tile_.top, bottom = tile_.bottom, prepare = max(top - 1, bottom);
@@ -47,22 +50,20 @@ class Loader {
 #pragma unroll 1
       for (int step = top; step >= bottom; --step) {
         load_keys(keys);
+        if (!C.overlap_tiles() && step == top) load_queries(tile_);
         if (waiting_) load_values();
         values_ = keys, waiting_ = true;
         keys.row -= C.block_k;
         if (step == prepare) {
           more = begin(next);
-          if (more && C.q_stages == 2) load_queries(tile_);
+          if (more && C.overlap_tiles()) load_queries(tile_);
         }
       }
-      if constexpr (C.q_stages == 1) {
-        load_values();
-        if (more) load_queries(tile_);
-      }
+      if constexpr (!C.overlap_tiles()) load_values();
       tile = next;
     }
     if (waiting_) load_values();
-    announce({.top = -1, .row = before_});
+    announce_end();
     close_counter();
   }
 
@@ -132,14 +133,17 @@ class Loader {
     const int first = static_cast<int>(at.tile) * C.block_q(), rows = s.q_length - first;
     const core::Diagonals d = a_.diagonals(s);
     const Steps steps = visible_steps(first, first + min(rows, C.block_q()) - 1, d, s.k_length, C.block_k);
-    Tile t{.top = steps.top,
+    const int row = s.q_begin + first, head = static_cast<int>(at.head);
+    const core::View& lse = a_.p.lse;
+    Tile t{.lse = lse.data == nullptr ? nullptr : lse.template row<float>(s.tensor_batch, head, row),
+           .top = steps.top,
            .bottom = steps.bottom,
            .keys = s.k_length,
            .low = max(first + d.low, -kFar),
            .high = min(first + d.high, kFar),
            .rows = rows,
-           .row = s.q_begin + first,
-           .head = static_cast<int>(at.head),
+           .row = row,
+           .head = head,
            .batch = s.tensor_batch};
 #pragma unroll
     for (int g = 0; g < C.warp_groups; ++g) {
@@ -156,25 +160,37 @@ class Loader {
     tiles_.next();
   }
 
+  __device__ __forceinline__ void announce_end() {
+    Tile end{.row = before_};
+#pragma unroll
+    for (int g = 0; g < C.warp_groups; ++g) end.groups[g].top = -1;
+    announce(end);
+  }
+
   __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, ptx::WaitFor what) {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
 
-  // `rows` rows of all columns, panel by panel.
-  template <int Columns, int Rows>
+  // `Rows` rows of all columns, panel by panel, into a tile of `Pitch` rows.
+  template <int Columns, int Rows, int Pitch = Rows>
   __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                        int row, int head, int batch) {
     ptx::arrive_and_expect(full, Rows * Columns * 2);
 #pragma unroll
     for (int panel = 0; panel < Columns / kPanel; ++panel) {
-      ptx::load_box(to + panel * Rows * kRowBytes, map, full, panel * kPanel, row, head, batch);
+      ptx::load_box(to + panel * Pitch * kRowBytes, map, full, panel * kPanel, row, head, batch);
     }
   }
 
   __device__ __forceinline__ void load_queries(const Tile& t) {
-    wait(&shared_.q_empty[q_.slot()], q_.phase() ^ 1, ptx::WaitFor::q_empty);
-    load<C.qk_dim, C.block_q()>(shared_.q[q_.slot()], a_.q, &shared_.q_full[q_.slot()], t.row, t.head,
-                                t.batch);
+    const int slot = q_.slot();
+#pragma unroll
+    for (int g = 0; g < C.q_parts(); ++g) {
+      constexpr int kRows = C.q_part_rows();
+      wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, ptx::WaitFor::q_empty);
+      load<C.qk_dim, kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
+                                         &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
+    }
     q_.next();
   }
 

@@ -70,7 +70,9 @@ class Pipeline {
     auto stages = [&](int n) {
       return std::vector<Stage>(static_cast<std::size_t>(n), {Mbarrier(), Mbarrier(c.warp_groups)});
     };
-    q_ = stages(c.q_stages), k_ = stages(c.k_stages), v_ = stages(c.v_stages);
+    k_ = stages(c.k_stages), v_ = stages(c.v_stages);
+    q_.resize(static_cast<std::size_t>(c.q_stages * c.q_parts()),
+              {Mbarrier(), Mbarrier(c.warp_groups / c.q_parts())});
     tiles_.resize(kTileSlots);
   }
 
@@ -97,6 +99,11 @@ class Pipeline {
   int wrong = 0, multiplied = 0;
 
  private:
+  // The part of a stage of Q that is a warp group's.
+  Stage& queries(const Place& at, int group) {
+    const int part = group * c_.q_parts() / c_.warp_groups;
+    return q_[static_cast<std::size_t>(static_cast<int>(at.slot()) * c_.q_parts() + part)];
+  }
   static int tag(std::size_t job, int step) { return static_cast<int>(job) * 1000 + step; }
 
   Actor load() {
@@ -114,11 +121,19 @@ class Pipeline {
       stages[at.slot()].full.arrive();
       ++at.count;
     };
-    const Until q_empty{[&] { return q_[q.slot()].empty.complete(q.phase() ^ 1); }};
-    if (!jobs_.empty()) {
-      announce(0);
-      co_await q_empty;
-      fill(q_, q, 0);
+    int group = 0;  // whose part of Q comes next
+    const Until q_empty{[&] { return queries(q, group).empty.complete(q.phase() ^ 1); }};
+    auto fill_queries = [&](int job) {
+      queries(q, group).tag = job;
+      queries(q, group).full.arrive();
+    };
+    if (!jobs_.empty()) announce(0);
+    if (!jobs_.empty() && c_.overlap_tiles()) {
+      for (group = 0; group < c_.q_parts(); ++group) {
+        co_await q_empty;
+        fill_queries(0);
+      }
+      ++q.count;
     }
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
       const bool more = job + 1 < jobs_.size();
@@ -126,6 +141,13 @@ class Pipeline {
       for (int step = steps.top; step >= steps.bottom; --step) {
         co_await Until{[&] { return k_[k.slot()].empty.complete(k.phase() ^ 1); }};
         fill(k_, k, tag(job, step));
+        if (!c_.overlap_tiles() && step == steps.top) {
+          for (group = 0; group < c_.q_parts(); ++group) {
+            co_await q_empty;
+            fill_queries(static_cast<int>(job));
+          }
+          ++q.count;
+        }
         if (waiting >= 0) {
           co_await Until{[&] { return v_[v.slot()].empty.complete(v.phase() ^ 1); }};
           fill(v_, v, waiting);
@@ -133,20 +155,19 @@ class Pipeline {
         waiting = tag(job, step);
         if (more && step == std::max(steps.top - 1, steps.bottom)) {
           announce(static_cast<int>(job) + 1);
-          if (c_.q_stages == 2) {
-            co_await q_empty;
-            fill(q_, q, static_cast<int>(job) + 1);
+          if (c_.overlap_tiles()) {
+            for (group = 0; group < c_.q_parts(); ++group) {
+              co_await q_empty;
+              fill_queries(static_cast<int>(job) + 1);
+            }
+            ++q.count;
           }
         }
       }
-      if (c_.q_stages == 1) {
+      if (!c_.overlap_tiles()) {
         co_await Until{[&] { return v_[v.slot()].empty.complete(v.phase() ^ 1); }};
         fill(v_, v, waiting);
         waiting = -1;
-        if (more) {
-          co_await q_empty;
-          fill(q_, q, static_cast<int>(job) + 1);
-        }
       }
     }
     if (waiting >= 0) {
@@ -160,7 +181,7 @@ class Pipeline {
     Place q{static_cast<unsigned>(c_.q_stages)}, k{static_cast<unsigned>(c_.k_stages)},
         v{static_cast<unsigned>(c_.v_stages)}, t{kTileSlots};
     const auto group = static_cast<std::size_t>(g);
-    const bool overlap = c_.q_stages == 2;
+    const bool overlap = c_.overlap_tiles();
     int job = -1, before = -1;
     Steps own;
     auto release = [](std::vector<Stage>& stages, Place& at) {
@@ -174,7 +195,7 @@ class Pipeline {
     auto begin = [&] { turns_[group] -= c_.turns; };
     const Until k_full{[&] { return k_[k.slot()].full.complete(k.phase()); }};
     const Until v_full{[&] { return v_[v.slot()].full.complete(v.phase()); }};
-    const Until q_full{[&] { return q_[q.slot()].full.complete(q.phase()); }};
+    const Until q_full{[&] { return queries(q, g).full.complete(q.phase()); }};
     const Until tile_full{[&] { return tiles_[t.slot()].full.complete(t.phase()); }};
     const Until later{[] { return true; }};
 
@@ -199,7 +220,7 @@ class Pipeline {
         begin();
         check(v_[v.slot()].tag, last_tag);
         co_await q_full;
-        check(q_[q.slot()].tag, job);
+        check(queries(q, g).tag, job);
         co_await k_full;
         pass(next);
         co_await later;
@@ -208,16 +229,18 @@ class Pipeline {
         check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // its output is stored
       } else {
         co_await q_full;
-        check(q_[q.slot()].tag, job);
+        check(queries(q, g).tag, job);
         co_await k_full;
         co_await my_turn;
         begin(), pass(next);
+        co_await later;
+        if (!first) check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // likewise
       }
       co_await later;
       check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), own.top));
-      check(q_[q.slot()].tag, job);
+      check(queries(q, g).tag, job);
       release(k_, k);
-      if (own.top == own.bottom) q_[q.slot()].empty.arrive();
+      if (own.top == own.bottom) queries(q, g).empty.arrive();
       while (v.count + 1 != k.count) {
         co_await v_full;
         release(v_, v);
@@ -233,9 +256,9 @@ class Pipeline {
         pass(next);
         co_await later;
         check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), step));
-        check(q_[q.slot()].tag, job);
+        check(queries(q, g).tag, job);
         release(k_, k);
-        if (step == own.bottom) q_[q.slot()].empty.arrive();
+        if (step == own.bottom) queries(q, g).empty.arrive();
         co_await later;
         check(v_[v.slot()].tag, last_tag), ++multiplied;
         release(v_, v);
@@ -261,7 +284,6 @@ class Pipeline {
           co_await v_full;
           release(v_, v);
         }
-        check(tiles_[t.slot()].tag, job);
       }
       ++t.count;
       first = false;

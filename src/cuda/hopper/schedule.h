@@ -161,9 +161,11 @@ TESSERA_HD constexpr Steps own_steps(const Steps& tile, const Steps& own, int ab
   return {top, bottom};
 }
 
-// What one warp group does in a tile: the steps it takes part in, and [whole_begin, whole_end), which all of its rows see whole.
+// What one warp group does in a tile: the steps it takes part in, and [whole_begin, whole_end), which all of its rows see whole;
+// how many of the tile's steps it passes over, above and below.
 struct alignas(16) GroupSteps {
   int top = 0, bottom = 0, whole_begin = 0, whole_end = 0;
+  int above = 0, below = 0;
 };
 
 // Rows [first, last] of a tile are the group's; row 0 of the tile sees keys [d.low, d.high].
@@ -171,7 +173,7 @@ TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int la
                                             int keys, int width, int above, int below) {
   const Steps own = own_steps(tile, visible_steps(first, last, d, keys, width), above, below);
   const WholeSteps whole = whole_steps(first, last, d, keys, width);
-  return {own.top, own.bottom, whole.begin, whole.end};
+  return {own.top, own.bottom, whole.begin, whole.end, tile.top - own.top, own.bottom - tile.bottom};
 }
 
 }  // namespace tessera::cuda::hopper

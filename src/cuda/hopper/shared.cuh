@@ -11,12 +11,14 @@ namespace tessera::cuda::hopper {
 
 // A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
 struct alignas(16) Tile {
-  int top, bottom;  // steps; top below 0: there is no further tile, and `row` is the last one
+  float* lse;       // of the first row, or null
+  int top, bottom;  // steps
   int keys;         // of the sequence
   int low, high;
   int rows;              // of the sequence that are left from the first of the tile on
   int row, head, batch;  // where the first row stands in the tensors
-  GroupSteps groups[kMostGroups];
+  GroupSteps
+      groups[kMostGroups];  // top below 0: there is no further tile, and `row` is the number of the last one
 };
 
 template <Config C>
@@ -25,7 +27,7 @@ struct SharedMemory {
   unsigned char k[C.k_stages][C.k_bytes()];
   unsigned char v[C.v_stages][C.v_bytes()];
   unsigned char out[C.out_bytes()];
-  std::uint64_t q_full[C.q_stages], q_empty[C.q_stages];
+  std::uint64_t q_full[C.q_stages][C.q_parts()], q_empty[C.q_stages][C.q_parts()];
   std::uint64_t k_full[C.k_stages], k_empty[C.k_stages];
   std::uint64_t v_full[C.v_stages], v_empty[C.v_stages];
   std::uint64_t tile_full[kTileSlots];
@@ -33,13 +35,14 @@ struct SharedMemory {
   int spoiled;                      // not 0: some output was not finite
   int failures[4 * C.warp_groups];  // of speculation, in this tile, of each warp
 
-  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that computes.
+  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that
+  // computes; Q is each warp group's own.
   __device__ void initialise() {
     namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;
-    for (int i = 0; i < C.q_stages; ++i) {
-      cuda_ptx::mbarrier_init(&q_full[i], 1);
-      cuda_ptx::mbarrier_init(&q_empty[i], kWarps);
+    for (int i = 0; i < C.q_stages * C.q_parts(); ++i) {
+      cuda_ptx::mbarrier_init(&q_full[0][i], 1);
+      cuda_ptx::mbarrier_init(&q_empty[0][i], kWarps / C.q_parts());
     }
     for (int i = 0; i < C.k_stages; ++i) {
       cuda_ptx::mbarrier_init(&k_full[i], 1);

@@ -154,12 +154,20 @@ void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes
 }  // namespace
 
 void launch(const void* kernel, const char* name, unsigned grid, int threads, std::size_t shared_memory,
-            cudaStream_t stream, void* arguments) {
+            cudaStream_t stream, void* arguments, Begin begin) {
   if (shared_memory > kPlainSharedMemory) allow_shared_memory(kernel, name, shared_memory);
   void* parameters[] = {arguments};
-  check(cudaLaunchKernel(kernel, dim3(grid), dim3(static_cast<unsigned>(threads)), parameters, shared_memory,
-                         stream),
-        name);
+  cudaLaunchAttribute beside{};
+  beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  beside.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t how{};
+  how.gridDim = dim3(grid);
+  how.blockDim = dim3(static_cast<unsigned>(threads));
+  how.dynamicSmemBytes = shared_memory;
+  how.stream = stream;
+  how.attrs = &beside;
+  how.numAttrs = begin == Begin::beside_predecessors ? 1 : 0;
+  check(cudaLaunchKernelExC(&how, kernel, parameters), name);
 }
 
 }  // namespace tessera::cuda

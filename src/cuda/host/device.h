@@ -48,16 +48,21 @@ class DeviceScope {
   int before_ = -1;
 };
 
+// When a kernel may begin: when its predecessors in the stream have ended, or (capability 9.0 on) as soon as they let go of their
+// multiprocessors. Then it has to wait by itself, before it touches memory: ptx::await_predecessors.
+enum class Begin { after_predecessors, beside_predecessors };
+
 // Launches a kernel that takes one argument structure. Throws Error (device_failure) when the launch is refused.
 void launch(const void* kernel, const char* name, unsigned grid, int threads, std::size_t shared_memory,
-            cudaStream_t stream, void* arguments);
+            cudaStream_t stream, void* arguments, Begin begin = Begin::after_predecessors);
 
 template <typename Arguments>
 void launch(void (*kernel)(Arguments), const char* name, std::int64_t grid, int threads,
-            std::size_t shared_memory, void* stream, Arguments arguments) {
+            std::size_t shared_memory, void* stream, Arguments arguments,
+            Begin begin = Begin::after_predecessors) {
   if (grid == 0) return;
   launch(reinterpret_cast<const void*>(kernel), name, static_cast<unsigned>(grid), threads, shared_memory,
-         static_cast<cudaStream_t>(stream), &arguments);
+         static_cast<cudaStream_t>(stream), &arguments, begin);
 }
 
 #endif

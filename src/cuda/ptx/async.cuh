@@ -103,6 +103,13 @@ __device__ __forceinline__ void wait_stores_read() {
 }
 __device__ __forceinline__ void wait_stores() { cuda_ptx::cp_async_bulk_wait_group(cuda_ptx::n32_t<0>{}); }
 
+// Programmatic dependent launch. Until the kernels before this one in the stream have ended and what they wrote is visible; and
+// that the next one may take multiprocessors as thread blocks leave them. PTX ISA: griddepcontrol.
+__device__ __forceinline__ void await_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void admit_successor() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // Named barriers (1 to 15): `threads` of them meet, or arrive without waiting. PTX ISA: barrier.
 __device__ __forceinline__ void meet(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
