@@ -159,8 +159,8 @@ std::string hopper_forward_details(const core::Problem& p, const registry::Confi
   if (p.packed) {
     order = "tiles by an atomic counter, long sequences first";
   } else if (!schedule.equal_tiles()) {
-    order = core::concat("tiles by an atomic counter, ", schedule.group(), " heads together, ",
-                         schedule.last_group(), " at the end");
+    order = core::concat("tiles by an atomic counter, head by head, the last ", schedule.last_heads(),
+                         " together");
   }
   return core::concat("instance: head_dim up to ", c.qk_dim, " (q, k) and ", c.v_dim, " (v)\n", c.warp_groups,
                       " warp groups of 64 rows and one that loads, ", c.registers, " and ",

@@ -20,7 +20,7 @@ struct PackedLengths {
 template <Config C>
 __device__ __forceinline__ PackedTiles packed_tiles(const Arguments& a) {
   return {static_cast<int>(a.p.batch), static_cast<int>(a.p.q_heads), C.block_q(),
-          static_cast<int>(gridDim.x), static_cast<int>(a.p.k_length)};
+          static_cast<int>(a.p.k_length)};
 }
 
 // Loads come in the order in which they are used: K of a step, then V of the step before it, also from tile to tile where

@@ -18,9 +18,10 @@ struct TileIndex {
 
 // A bijection between [0, count()) and the tiles. Thread blocks take them in this order as they become free.
 //
-// Equal tiles: head by head. Under a causal mask the longest come first, in groups of heads that fill the GPU about once, so
-// that few heads share L2; at the end there is nothing to fill the gaps with, so the last group is about three waves of
-// tiles (measured on an H200: +5 % at N <= 1024 against groups by the size of L2).
+// Head by head. Under a causal mask a head's longest tiles come first: some thread blocks then load keys that no other has
+// loaded yet while others find them in L2 (measured on an H200 against heads that fill the GPU once, tile by tile: head_dim
+// 256 +6 % at N = 512 and +2 % at 2048, else equal). At the end there is nothing to fill the gaps with, so the last heads,
+// about three waves of tiles, go together, longest first.
 class Schedule {
  public:
   Schedule() = default;
@@ -32,13 +33,10 @@ class Schedule {
     const std::int64_t all = sequences * heads;
     count_ = static_cast<std::uint32_t>(all * tiles);
     if (count_ == 0) return;
-    const std::int64_t group = std::clamp<std::int64_t>(workers / tiles, 1, all);
-    const std::int64_t last = (kLastWaves * workers + tiles - 1) / tiles;
-    const std::int64_t grouped = all > last ? (all - last) / group * group : 0;
-    group_ = core::Divider(static_cast<std::uint32_t>(group));
-    group_tiles_ = core::Divider(static_cast<std::uint32_t>(group * tiles));
-    last_ = core::Divider(static_cast<std::uint32_t>(all - grouped));
-    grouped_ = static_cast<std::uint32_t>(grouped);
+    const std::int64_t waves = std::min((kLastWaves * workers + tiles - 1) / tiles, all);
+    const std::int64_t last = equal_tiles() ? 0 : waves;
+    last_ = core::Divider(static_cast<std::uint32_t>(std::max<std::int64_t>(last, 1)));
+    one_by_one_ = static_cast<std::uint32_t>(all - last);
   }
 
   // Packed sequences: PackedTiles gives the tiles, `most` is how many there may be.
@@ -51,20 +49,14 @@ class Schedule {
 
   TESSERA_HD std::uint32_t count() const { return count_; }
   TESSERA_HD bool equal_tiles() const { return order_ == core::TileOrder::plain; }
-  // Heads that are taken tile by tile, and those at the end.
-  TESSERA_HD std::uint32_t group() const { return group_.divisor; }
-  TESSERA_HD std::uint32_t last_group() const { return last_.divisor; }
+  // Heads that go together at the end.
+  TESSERA_HD std::uint32_t last_heads() const { return last_.divisor; }
 
   TESSERA_HD TileIndex operator[](std::uint32_t index) const {
-    if (equal_tiles()) return at(tiles_.quotient(index), tiles_.remainder(index));
-    const std::uint32_t in_groups = grouped_ * tiles_.divisor;
-    if (index >= in_groups) {
-      const std::uint32_t within = index - in_groups;
-      return at(grouped_ + last_.remainder(within), last_.quotient(within));
-    }
-    const std::uint32_t first = group_tiles_.quotient(index) * group_.divisor,
-                        within = group_tiles_.remainder(index);
-    return at(first + group_.remainder(within), group_.quotient(within));
+    const std::uint32_t together = one_by_one_ * tiles_.divisor;
+    if (index < together) return at(tiles_.quotient(index), tiles_.remainder(index));
+    const std::uint32_t within = index - together;
+    return at(one_by_one_ + last_.remainder(within), last_.quotient(within));
   }
 
  private:
@@ -73,19 +65,19 @@ class Schedule {
     return {heads_.quotient(head), heads_.remainder(head), tile};
   }
 
-  core::Divider heads_, tiles_, group_, group_tiles_, last_;
-  std::uint32_t count_ = 0, grouped_ = 0;
+  core::Divider heads_, tiles_, last_;
+  std::uint32_t count_ = 0, one_by_one_ = 0;
   core::TileOrder order_ = core::TileOrder::plain;
 };
 
-// The tiles of packed sequences, of which short ones have few: those of the longest sequences first, sequence by sequence, in each
-// the longest tiles of a causal mask first, in groups of heads that fill the GPU about once. Walks over the lengths, so that
-// indices may only grow from call to call.
+// The tiles of packed sequences, of which short ones have few: those of the longest sequences first, sequence by sequence and
+// head by head, the longest tiles of a causal mask first. Walks over the lengths, so that indices may only grow from call to
+// call.
 class PackedTiles {
  public:
   // `longest`: no sequence has more keys.
-  TESSERA_HD PackedTiles(int sequences, int heads, int block_q, int workers, int longest)
-      : sequences_(sequences), heads_(heads), block_q_(block_q), workers_(workers), more_(longest) {}
+  TESSERA_HD PackedTiles(int sequences, int heads, int block_q, int longest)
+      : sequences_(sequences), heads_(heads), block_q_(block_q), more_(longest) {}
 
   // How many there are at most.
   static std::int64_t most(std::int64_t sequences, std::int64_t heads, std::int64_t tokens, int block_q) {
@@ -107,18 +99,16 @@ class PackedTiles {
       const auto [q_length, k_length] = lengths(sequence_);
       if (k_length > more_ && k_length <= less_) tiles_ = (q_length + block_q_ - 1) / block_q_;
     }
-    const int group = workers_ <= tiles_ ? 1 : std::min(workers_ / tiles_, heads_);
-    const int within = static_cast<int>(index - base_), first = within / (group * tiles_) * group;
-    const int of_group = within - first * tiles_, heads = std::min(group, heads_ - first);
-    at = {static_cast<std::uint32_t>(sequence_), static_cast<std::uint32_t>(first + of_group % heads),
-          static_cast<std::uint32_t>(tiles_ - 1 - of_group / heads)};
+    const int within = static_cast<int>(index - base_);
+    at = {static_cast<std::uint32_t>(sequence_), static_cast<std::uint32_t>(within / tiles_),
+          static_cast<std::uint32_t>(tiles_ - 1 - within % tiles_)};
     return true;
   }
 
  private:
   static constexpr int kShort = 512;  // keys: shorter sequences come in the order in which they stand
 
-  int sequences_, heads_, block_q_, workers_;
+  int sequences_, heads_, block_q_;
   int more_, less_ = 0;  // this pass takes sequences with keys in (more_, less_]
   int sequence_ = -1, tiles_ = 0;
   std::uint32_t base_ = 0;  // the first tile of the sequence

@@ -87,7 +87,7 @@ TEST(HopperPackedTiles, TakesEveryTileOnceAndLongSequencesFirst) {
       std::int64_t expected = 0;
       for (const Lengths& l : lengths) expected += heads * ((l.q + kBlockQ - 1) / kBlockQ);
       std::map<std::tuple<unsigned, unsigned, unsigned>, int> seen;
-      PackedTiles walk(sequences, heads, kBlockQ, kWorkers, 9000);
+      PackedTiles walk(sequences, heads, kBlockQ, 9000);
       TileIndex at;
       unsigned index = 0;
       for (; walk.find(index, length, at); ++index) {
@@ -97,7 +97,7 @@ TEST(HopperPackedTiles, TakesEveryTileOnceAndLongSequencesFirst) {
         order.push_back(lengths[at.sequence].k);
         // Who comes later and asks for this tile alone finds the same.
         TileIndex again;
-        ASSERT_TRUE(PackedTiles(sequences, heads, kBlockQ, kWorkers, 9000).find(index, length, again));
+        ASSERT_TRUE(PackedTiles(sequences, heads, kBlockQ, 9000).find(index, length, again));
         ASSERT_TRUE(again.sequence == at.sequence && again.head == at.head && again.tile == at.tile);
       }
       EXPECT_EQ(static_cast<std::int64_t>(index), expected);
