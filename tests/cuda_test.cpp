@@ -568,6 +568,32 @@ TEST_F(Gpu, TheCallersStreamIsHonoured) {
   });
 }
 
+// Kernels may begin beside the one before them in the stream. Queries of a call are the output of the call before; the result
+// is that of calls that are waited for.
+TEST_F(Gpu, ACallReadsWhatTheOneBeforeItWrote) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    constexpr int kCalls = 40;
+    Case problem({.dtype = dtype, .q_length = 700, .k_length = 700, .qk_dim = 64, .v_dim = 64, .right = 0});
+    const ForceKernel forced(kernel);
+    std::vector<std::byte> results[2];
+    for (const bool wait : {true, false}) {
+      DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+      const Stream stream;
+      ForwardTensors tensors = copy.forward;
+      for (int call = 0; call < kCalls; ++call) {
+        forward(copy.attention, tensors, {.stream = stream});
+        if (wait) stream.wait();
+        std::swap(tensors.q, tensors.out);
+      }
+      stream.wait();
+      std::vector<std::byte>& result = results[wait];
+      result.resize(bytes_of(tensors.q));
+      cuda::download(0, tensors.q.data, result.data(), result.size());
+    }
+    EXPECT_TRUE(results[0] == results[1]);
+  });
+}
+
 TEST_F(Gpu, ThreadsAndStreamsSideBySide) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     constexpr int kThreads = 8, kCalls = 10;
