@@ -48,7 +48,7 @@ struct Execution {
   void* stream = nullptr;        ///< The cudaStream_t to launch on (CUDA only).
   Workspace workspace{};         ///< Workspace the caller lends; empty: taken from the allocator.
   Allocator* allocator =
-      nullptr;  ///< Where workspace comes from; null: the system, or the GPU's stream-ordered pool.
+      nullptr;  ///< Where workspace comes from; null: the system, or a stream-ordered pool of the GPU.
 };
 
 }  // namespace tessera

@@ -7,8 +7,8 @@
 
 namespace tessera::cuda {
 
-// Workspace from the stream-ordered pool of a GPU: taking and giving back are work of the call's stream, so that
-// nothing waits and a CUDA graph can capture it.
+// Workspace from a stream-ordered pool of the GPU: taking and giving back are work of the call's stream, so that nothing
+// waits and a CUDA graph can capture it. The pool is the library's own and keeps up to a 64th of the GPU's memory between calls.
 class StreamAllocator final : public Allocator {
  public:
   explicit StreamAllocator(int device) : device_(device) {}
