@@ -65,13 +65,11 @@ def timed(call, pause=PAUSE):
 
 
 def interleave(calls, seconds, pause=PAUSE):
-    """The median time of each call, and what each returned last. They are called in turn; a long first call needs
-    no warm-up and counts."""
-    first = [timed(call, pause) for call in calls]
-    slowest = max(taken for taken, _ in first)
-    long = slowest > LONG_CALL
-    times, results = [[taken] if long else [] for taken, _ in first], [None] * len(calls)
-    for _ in range(1 if long else max(3, min(15, round(seconds / slowest)))):
+    """The median time of each call, and what each returned last. They are called in turn; the first calls do not count
+    (PyTorch's first backward of a process takes half a second more). Of long calls two others do."""
+    slowest = max(timed(call, pause)[0] for call in calls)
+    times, results = [[] for _ in calls], [None] * len(calls)
+    for _ in range(2 if slowest > LONG_CALL else max(3, min(15, round(seconds / slowest)))):
         for index, call in enumerate(calls):
             taken, results[index] = timed(call, pause)
             times[index].append(taken)

@@ -13,6 +13,7 @@
 
 #include "core/out_of_memory.h"
 #include "core/text.h"
+#include "cuda/host/device.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -101,12 +102,9 @@ Pool& pool() {
 Handle create_handle() {
   // Creating a handle allocates, which a capture in progress in this thread would forbid, though it has nothing to do with
   // what is captured.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  cudaThreadExchangeStreamCaptureMode(&mode);
+  const OutsideCapture scope;
   Handle handle = nullptr;
-  const Status status = library().create(&handle);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  check_cublas(status, "cublasCreate");
+  check_cublas(library().create(&handle), "cublasCreate");
   check_cublas(library().set_math_mode(handle, kNoReducedPrecisionReduction), "cublasSetMathMode");
   return handle;
 }

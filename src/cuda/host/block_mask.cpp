@@ -18,19 +18,6 @@ namespace tessera::cuda {
 
 namespace {
 
-// While a thread captures a graph, CUDA refuses calls that might disturb it; those on memory and streams of our own
-// cannot, and this says so for a scope.
-class OutsideCapture {
- public:
-  OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  OutsideCapture(const OutsideCapture&) = delete;
-  OutsideCapture& operator=(const OutsideCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 class PrivateStream {
  public:
   PrivateStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }

@@ -48,6 +48,19 @@ class DeviceScope {
   int before_ = -1;
 };
 
+// While a thread captures a graph, CUDA refuses calls that might disturb it; those on memory and streams of our own
+// cannot, and this says so for a scope.
+class OutsideCapture {
+ public:
+  OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // When a kernel may begin: when its predecessors in the stream have ended, or (capability 9.0 on) as soon as they let go of their
 // multiprocessors. Then it has to wait by itself, before it touches memory: ptx::await_predecessors.
 enum class Begin { after_predecessors, beside_predecessors };

@@ -20,14 +20,15 @@ namespace {
 
 // A GPU's pool for workspace; null: it has none. CUDA's default pool gives everything back whenever somebody waits for the
 // GPU, and a call after that would pay for fresh memory (150 to 400 us on an H200). This one keeps up to a 64th of the GPU's
-// memory. Never destroyed: streams may outlive every static object.
+// memory. Never destroyed: calls may come from destructors of static objects.
 cudaMemPool_t workspace_pool(int device) {
   constexpr std::size_t kKeptShare = 64;
   static std::mutex one_at_a_time;
-  static std::map<int, cudaMemPool_t> pools;
+  static auto& pools = *new std::map<int, cudaMemPool_t>;
   const std::scoped_lock lock(one_at_a_time);
   const auto [at, fresh] = pools.try_emplace(device, nullptr);
   if (!fresh) return at->second;
+  const OutsideCapture scope;
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
@@ -41,7 +42,7 @@ cudaMemPool_t workspace_pool(int device) {
       at->second = pool;
     else cudaMemPoolDestroy(pool);
   }
-  cudaGetLastError();  // the default pool serves, too
+  if (at->second == nullptr) cudaGetLastError();  // the default pool serves, too
   return at->second;
 }
 
