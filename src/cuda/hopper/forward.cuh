@@ -8,6 +8,9 @@
 //
 // Warp groups issue in turn, so that one's softmax falls under the other's products. With two stages of Q a tile changes
 // without a gap: P V of the last step, then S of the next tile's first, under which the output is normalised and stored.
+// With one stage there is a wait between the two, for the warp group's own part of the next Q.
+//
+// The kernel may begin beside its predecessor in the stream; the loader waits for that one's end, all others for the loader.
 //
 // Speculation. Steps that a mask cuts search each row's maximum. The others exponentiate against the reference known so far
 // (the first step of a tile: against 0) and vote afterwards: where a row sum is too large for P's type, the maximum is
