@@ -72,7 +72,7 @@
               })};
     }
     return {...shared, backgroundColor: color, borderDash: dashOf(series), borderWidth: series.theory ? 1.3 : 2.2,
-            pointRadius: series.theory ? 0 : present.length > 40 ? 1.5 : 3.5, pointHoverRadius: 6,
+            pointRadius: series.theory && present.length > 1 ? 0 : present.length > 40 ? 1.5 : 3.5, pointHoverRadius: 6,
             pointStyle: shapes[dashIndex(series)], spanGaps: false, tension: 0};
   }
 
