@@ -144,7 +144,7 @@ std::vector<Reading> readings(const Figure& figure) {
   if (figure.y.measure == Measure::loss || figure.y.measure == Measure::saving) {
     for (Reading& reading : training_readings(figure)) add(all, std::move(reading));
   } else {
-    Reading masks{"causal and full", {}};
+    Reading masks;
     compare_masks(figure, masks.sentences);
     add(all, std::move(masks));
     for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
