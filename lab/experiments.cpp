@@ -222,7 +222,8 @@ Experiment traffic() {
                        .title = "Memory traffic",
                        .x = "direction",
                        .y = "predicted_traffic_bytes",
-                       .log_y = true}}};
+                       .log_y = true,
+                       .bounds = {"measured_traffic_bytes"}}}};
 }
 
 Experiment block_size() {

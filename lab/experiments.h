@@ -59,7 +59,7 @@ struct Figure {
   bool log_y = false;
   std::string value{};                 // heat map: the field that gives the colour
   std::vector<std::string> columns{};  // table: the fields shown, after `series`
-  std::vector<std::string> bounds{};   // further fields of the same rows, drawn as dashed lines
+  std::vector<std::string> bounds{};   // further fields of the same rows: dashed lines, or paler bars
   std::string sum_over{};  // rows that differ in this field alone are added up, as forward + backward
   std::string last_of{};   // of rows that differ in this field alone, the last that is ok is drawn
 };

@@ -15,8 +15,11 @@
 namespace tessera::lab::report {
 namespace {
 
-// Differences below this share are not worth a sentence: they are within the spread of most measurements.
-constexpr double kSame = 0.03;
+// Differences below this share are not worth a sentence: two digits show them as 1.0x, and they are within the spread of
+// many measurements.
+constexpr double kSame = 0.05;
+
+bool alike(double a, double b) { return std::fabs(a / b - 1) < kSame; }
 
 // For words of ours; names such as flash2 keep their spelling.
 std::string capitalised(std::string text) {
@@ -65,7 +68,7 @@ struct Relation {
 
 Relation relation(const Figure& figure, double value, double base) {
   const double ratio = value / base;
-  const bool same = std::fabs(ratio - 1) < kSame;
+  const bool same = alike(value, base);
   const std::string& what = figure.y.symbol;
   switch (figure.y.measure) {
     case Measure::time:
@@ -112,8 +115,8 @@ void compare_with_baseline(const Figure& figure, const Group& group, Sentences& 
         fmt::format("({} against {})", quantity_text(figure.y, one.value), quantity_text(figure.y, one.base));
     const std::string place = at(figure, one.x);
     if (figure.y.field == "speedup_over_standard") {
-      sentences.push_back(
-          fmt::format("{} is {} as fast as standard {}.", one.series->primary, times(one.value), place));
+      const std::string factor = alike(one.value, 1) ? "" : times(one.value) + " ";
+      sentences.push_back(fmt::format("{} is {}as fast as standard {}.", one.series->primary, factor, place));
     } else if (one.value <= 0 || one.base <= 0) {
       sentences.push_back(fmt::format("{} and {} {}: {} {}.", one.series->primary, base->primary, place,
                                       figure.y.label, both));
@@ -135,8 +138,7 @@ void find_crossings(const Figure& figure, const Group& group, Sentences& sentenc
     bool changed = false;
     for (const Mark& mark : series->marks) {
       const auto other = value_at(*base, mark.x);
-      if (series == base || !mark.y || !other || std::fabs(*mark.y - *other) < kSame * std::fabs(*other))
-        continue;
+      if (series == base || !mark.y || !other || alike(*mark.y, *other)) continue;
       const bool now = more_is_better(figure) ? *mark.y > *other : *mark.y < *other;
       if (ahead && *ahead != now) changed = true;
       if (ahead != now) since = mark.x;
@@ -216,7 +218,8 @@ void describe_shape(const Figure& figure, const Group& group, Sentences& sentenc
                                                            figure.x.quantity.symbol, listed(parts)));
 }
 
-// How far above the lower bound a series ends.
+// How far above the lower bound a series ends and, where the panel is of one series alone, what else is known of its
+// traffic: theory, prediction and measurement are told apart.
 void compare_with_bound(const Figure& figure, const Panel& panel, const Group& group, Sentences& sentences) {
   for (const Series& bound : panel.series) {
     if (!bound.theory || bound.name.rfind("lower bound", 0) != 0) continue;
@@ -227,11 +230,30 @@ void compare_with_bound(const Figure& figure, const Panel& panel, const Group& g
       parts.push_back(fmt::format("{} for {} ({})", times(*value_at(*series, *x) / *value_at(bound, *x)),
                                   series->primary, where(figure.x, figure.x.labels[*x])));
     }
-    if (!parts.empty()) sentences.push_back(fmt::format("Multiples of the lower bound: {}.", listed(parts)));
+    if (parts.empty()) continue;
+    sentences.push_back(
+        fmt::format("{} in multiples of the lower bound: {}.", capitalised(figure.y.symbol), listed(parts)));
+    const auto drawn = std::count_if(panel.series.begin(), panel.series.end(),
+                                     [](const Series& series) { return !series.theory; });
+    for (const Series& line : panel.series) {
+      if (drawn != 1 || !line.theory || line.name.rfind("memory traffic", 0) != 0) continue;
+      const Mark* last = nullptr;
+      for (const Mark& mark : line.marks) {
+        if (value_at(*group.front(), mark.x) && value_at(bound, mark.x).value_or(0) > 0) last = &mark;
+      }
+      if (last == nullptr) continue;
+      sentences.push_back(fmt::format("{}: {} ({}).", capitalised(line.primary),
+                                      times(*last->y / *value_at(bound, last->x)),
+                                      where(figure.x, figure.x.labels[last->x])));
+    }
   }
 }
 
 }  // namespace
+
+std::string counted(std::size_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 std::string listed(const std::vector<std::string>& items) {
   if (items.size() < 2) return items.empty() ? "" : items.front();
@@ -249,7 +271,7 @@ void describe_missing(const Figure& figure, const Group& group, Sentences& sente
     const bool to_the_end = figure.x.numeric && places.size() == figure.x.labels.size() - places.front();
     const std::string more = places.size() == 1 ? ""
                              : to_the_end       ? " and beyond"
-                                                : fmt::format(" and at {} other points", places.size() - 1);
+                                                : " and at " + counted(places.size() - 1, "other point");
     sentences.push_back(
         fmt::format("{} runs out of memory {}{}.", series->primary, at(figure, places.front()), more));
   }
@@ -282,9 +304,10 @@ void compare_contexts(const Figure& figure, const Group& group, const Group& fir
     }
   }
   if (!place) return;
-  const bool alike = parts.size() > 1 && std::count(relations.begin(), relations.end(), relations.front()) ==
-                                             static_cast<std::ptrdiff_t>(relations.size());
-  if (alike) parts = {"each is " + relations.front()};
+  const bool all_same =
+      parts.size() > 1 && std::count(relations.begin(), relations.end(), relations.front()) ==
+                              static_cast<std::ptrdiff_t>(relations.size());
+  if (all_same) parts = {"each is " + relations.front()};
   sentences.push_back(fmt::format("Compared with {}, {}: {}.", context, at(figure, *place), listed(parts)));
 }
 
@@ -318,23 +341,23 @@ void compare_columns(const std::vector<const Figure*>& columns, const Panel& pan
                                    : value(first, *a) < value(first, *b);
     });
     for (const Series* series : others) {
-      std::vector<std::string> parts, alike;
+      std::vector<std::string> parts, unchanged;
       for (const Figure* column : columns) {
         const double mine = value(*column, *series), theirs = value(*column, base);
         if (mine <= 0 || theirs <= 0) continue;
-        const bool same = std::fabs(mine / theirs - 1) < kSame;
+        const bool same = alike(mine, theirs);
         const Relation to = relation(*column, mine, theirs);
-        const std::string both = same ? fmt::format("({})", quantity_text(column->y, mine))
-                                      : fmt::format("({} against {})", quantity_text(column->y, mine),
-                                                    quantity_text(column->y, theirs));
+        const std::string own = quantity_text(column->y, mine), other = quantity_text(column->y, theirs);
+        const std::string both =
+            own == other ? fmt::format("({})", own) : fmt::format("({} against {})", own, other);
         if (column == &first) {
           parts.push_back(
               fmt::format("{} {} {} {} {}", to.text, to.preposition, base.primary, at(first, x), both));
         } else {
-          (same ? alike : parts).push_back(fmt::format("{} {}", to.text, both));
+          (same ? unchanged : parts).push_back(fmt::format("{} {}", to.text, both));
         }
       }
-      parts.insert(parts.end(), alike.begin(), alike.end());
+      parts.insert(parts.end(), unchanged.begin(), unchanged.end());
       if (!parts.empty() && value(first, *series) > 0 && value(first, base) > 0)
         sentences.push_back(fmt::format("{} is {}.", series->primary, listed(parts)));
     }

@@ -11,6 +11,9 @@ namespace tessera::lab::report {
 using Group = std::vector<const Series*>;  // comparable: of one panel, different in their colour only
 using Sentences = std::vector<std::string>;
 
+// "1 point", "3 points".
+std::string counted(std::size_t count, const std::string& noun);
+
 // "a, b and c".
 std::string listed(const std::vector<std::string>& items);
 

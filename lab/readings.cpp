@@ -49,6 +49,33 @@ std::vector<const Figure*> columns_beside_times(const Figure& figure) {
   return columns;
 }
 
+// What a causal mask costs beside none, where a figure of times has a panel of each: for every series at the last point
+// that both have.
+void compare_masks(const Figure& figure, Sentences& sentences) {
+  auto series_of = [&](const char* title) {
+    const auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),
+                                    [&](const Panel& one) { return one.title == title; });
+    return panel == figure.panels.end() ? std::vector<Series>() : panel->series;
+  };
+  if (figure.y.measure != Measure::time || figure.spec.kind == FigureKind::heatmap) return;
+  std::vector<std::string> parts;
+  for (const Series& causal : series_of("causal")) {
+    for (const Series& full : series_of("full")) {
+      const Mark *with = nullptr, *without = nullptr;
+      for (const Mark& mark : causal.marks) {
+        const Mark* other = full.at(mark.x);
+        if (mark.y && other != nullptr && other->y) with = &mark, without = other;
+      }
+      if (causal.name != full.name || with == nullptr || *without->y <= 0) continue;
+      parts.push_back(fmt::format("{:.0f} % for {} ({} = {}: {} against {})", 100 * *with->y / *without->y,
+                                  causal.name, figure.x.quantity.symbol, figure.x.labels[with->x],
+                                  quantity_text(figure.y, *with->y), quantity_text(figure.y, *without->y)));
+    }
+  }
+  if (!parts.empty())
+    sentences.push_back(fmt::format("Of the time without a mask, a causal one takes {}.", listed(parts)));
+}
+
 void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& all) {
   if (figure.spec.kind == FigureKind::heatmap) {
     Reading reading{panel.title, {}};
@@ -117,6 +144,9 @@ std::vector<Reading> readings(const Figure& figure) {
   if (figure.y.measure == Measure::loss || figure.y.measure == Measure::saving) {
     for (Reading& reading : training_readings(figure)) add(all, std::move(reading));
   } else {
+    Reading masks;
+    compare_masks(figure, masks.sentences);
+    add(all, std::move(masks));
     for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
   }
   for (const Figure& column : figure.columns) {
@@ -127,12 +157,15 @@ std::vector<Reading> readings(const Figure& figure) {
     const std::size_t count = measured_points(figure);
     all.push_back({"",
                    {count == 0 ? "Nothing could be measured here; the notes say why."
-                               : fmt::format("{} points, and nothing to compare them with.", count)}});
+                               : fmt::format("{}, and nothing to compare {} with.", counted(count, "point"),
+                                             count == 1 ? "it" : "them")}});
   }
   if (all.size() > kMostReadings) {
     const std::size_t left = all.size() - kMostReadings;
     all.resize(kMostReadings);
-    all.push_back({"", {fmt::format("{} more combinations are in the chart and the table.", left)}});
+    all.push_back({"",
+                   {fmt::format("{} {} in the chart and the table.", counted(left, "more combination"),
+                                left == 1 ? "is" : "are")}});
   }
   return all;
 }

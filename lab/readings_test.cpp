@@ -43,6 +43,13 @@ TEST(Readings, SmallDifferencesAreNone) {
   std::vector<nlohmann::json> rows = test_rows();
   rows[5]["median_ms"] = 63.5;
   EXPECT_TRUE(contains(words(rows), "flash2 is as fast as standard at N = 512"));
+  for (const double ms : {61.5, 66.5}) {  // 4 %: two digits would say 1.0x as fast, or as slow
+    rows[5]["median_ms"] = ms;
+    EXPECT_TRUE(contains(words(rows), "flash2 is as fast as standard at N = 512 (6")) << words(rows);
+  }
+  for (nlohmann::json& row : rows) row["speedup_over_standard"] = 1.04;
+  const std::string said = words(rows, test_figure("speedup_over_standard"));
+  EXPECT_TRUE(contains(said, "flash2 is as fast as standard at N = 512.")) << said;
 }
 
 TEST(Readings, MemoryGrowsWithASlope) {
@@ -86,10 +93,15 @@ TEST(Readings, TablesWithTimesTellTheirColumnsTogether) {
   const std::string said = words(rows, spec);
   EXPECT_TRUE(contains(said,
                        "flash2 is 4.0× as fast as standard at N = 512 (16.0 ms against 64.0 ms), at 1/8.0 of "
-                       "the memory (64.0 KiB against 512 KiB) and at the same traffic (2.00 MiB)."))
+                       "the memory (64.0 KiB against 512 KiB) and at the same predicted traffic (2.00 MiB)."))
       << said;
   rows[5]["predicted_traffic_bytes"] = 1024 * 1024;
-  EXPECT_TRUE(contains(words(rows, spec), "at 1/2.0 of the traffic (1.00 MiB against 2.00 MiB)")) << said;
+  spec.y.emplace_back("measured_traffic_bytes");
+  for (nlohmann::json& row : rows) row["measured_traffic_bytes"] = 4096;
+  rows[5]["measured_traffic_bytes"] = 1024;
+  const std::string both = words(rows, spec);
+  EXPECT_TRUE(contains(both, "at 1/2.0 of the predicted traffic (1.00 MiB against 2.00 MiB)")) << both;
+  EXPECT_TRUE(contains(both, "at 1/4.0 of the measured traffic (1.00 KiB against 4.00 KiB)")) << both;
 
   rows[4] = test_missing("standard", 512, "out_of_memory", "too much");
   const std::string missing = words(rows, spec);
@@ -102,8 +114,8 @@ TEST(Readings, TablesWithoutTimesCompareEveryColumn) {
   spec.kind = FigureKind::table;
   spec.y = {"predicted_traffic_bytes", "peak_extra_bytes"};
   const std::string said = words(test_rows(), spec);
-  EXPECT_TRUE(
-      contains(said, "flash2 is at the same traffic as standard at N = 512 (2.00 MiB against 2.00 MiB)."))
+  EXPECT_TRUE(contains(
+      said, "flash2 is at the same predicted traffic as standard at N = 512 (2.00 MiB against 2.00 MiB)."))
       << said;
   EXPECT_TRUE(contains(said, "flash2 is at the same memory as standard")) << said;
 }
@@ -133,7 +145,63 @@ TEST(Readings, DistanceToTheLowerBoundIsSaid) {
   FigureSpec spec = test_figure("predicted_traffic_bytes");
   spec.bounds = {"minimum_traffic_bytes"};
   const std::string said = words(test_rows(), spec);  // 8 N^2 bytes over 2048 N
-  EXPECT_TRUE(contains(said, "Multiples of the lower bound: 2.0× for standard (N = 512)")) << said;
+  EXPECT_TRUE(
+      contains(said, "Predicted traffic in multiples of the lower bound: 2.0× for standard (N = 512)"))
+      << said;
+}
+
+// Of one series the lines beside it are told as well, each by its name, and only where the series was measured.
+TEST(Readings, TheoryPredictionAndMeasurementAreToldApart) {
+  FigureSpec spec = test_figure("tile_traffic_bytes");
+  spec.bounds = {"minimum_traffic_bytes", "predicted_traffic_bytes", "measured_traffic_bytes"};
+  std::vector<nlohmann::json> rows = {test_row("flash2", 128, 1), test_row("flash2", 256, 1),
+                                      test_missing("flash2", 512, "unsupported", "fixed tiles")};
+  for (nlohmann::json& row : rows) {
+    const double least = row["minimum_traffic_bytes"];
+    row.update({{"tile_traffic_bytes", 80 * least},
+                {"predicted_traffic_bytes", 16 * least},
+                {"measured_traffic_bytes", row["q_length"] == 128 ? nlohmann::json(1.5 * least) : nullptr}});
+  }
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said,
+                       "Theoretical traffic in multiples of the lower bound: 80.0× for flash2 (N = 256). "
+                       "Predicted traffic: 16.0× (N = 256). Measured traffic: 1.5× (N = 128)."))
+      << said;
+  rows.push_back(test_row("flash1", 128, 1));  // then a line is of neither of the two
+  rows.back()["tile_traffic_bytes"] = 1;
+  EXPECT_FALSE(contains(words(rows, spec), "Measured traffic:"));
+}
+
+TEST(Readings, BarsOfPredictionAndMeasurementAreComparedEach) {
+  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  spec.kind = FigureKind::bars;
+  spec.bounds = {"measured_traffic_bytes"};
+  std::vector<nlohmann::json> rows = {test_row("standard", 512, 1), test_row("flash2", 512, 1)};
+  rows[0]["measured_traffic_bytes"] = 8192.0 * 512;
+  rows[1]["measured_traffic_bytes"] = 2048.0 * 512;
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said, "[predicted traffic] flash2 is at the same memory traffic as standard")) << said;
+  EXPECT_TRUE(contains(said, "[measured traffic] flash2 is at 1/4.0 of the memory traffic of standard"))
+      << said;
+}
+
+TEST(Readings, ACausalMaskIsComparedWithNone) {
+  FigureSpec spec = test_figure();
+  spec.facets = {"mask"};
+  std::vector<nlohmann::json> rows = test_rows();
+  EXPECT_FALSE(contains(words(rows, spec), "without a mask"));
+  for (nlohmann::json row : test_rows()) {
+    row["mask"] = "causal";
+    row["median_ms"] = row["median_ms"].get<double>() * (row["algorithm"] == "flash2" ? 0.5 : 1.25);
+    rows.push_back(row);
+  }
+  rows.back() = test_missing("flash2", 512, "out_of_memory", "too much");
+  rows.back()["mask"] = "causal";
+  const std::string said = words(rows, spec);
+  EXPECT_TRUE(contains(said,
+                       "Of the time without a mask, a causal one takes 125 % for standard (N = 512: 80.0 ms "
+                       "against 64.0 ms) and 50 % for flash2 (N = 256: 4.00 ms against 8.00 ms)."))
+      << said;
 }
 
 TEST(Readings, WhatFitsIsCounted) {
@@ -150,6 +218,12 @@ TEST(Readings, WhatFitsIsCounted) {
 TEST(Readings, NothingMeasuredIsSaid) {
   EXPECT_TRUE(contains(words({test_missing("hopper", 128, "unsupported", "no GPU")}),
                        "Nothing could be measured here"));
+}
+
+TEST(Readings, OnePointIsSingular) {
+  EXPECT_TRUE(contains(words({test_row("flash2", 128, 1)}), "1 point, and nothing to compare it with."));
+  EXPECT_TRUE(contains(words({test_row("flash2", 128, 1), test_row("flash2", 256, 1)}),
+                       "2 points, and nothing to compare them with."));
 }
 
 // --- figures of training ------------------------------------------------------------------------------
@@ -235,6 +309,11 @@ TEST(TrainingReadings, SavingsHaveAMeanAndEnds) {
       << said;
   rows[1]["time_saved_percent"] = -100.0;
   EXPECT_TRUE(contains(words(rows, spec), "On average over 3 points 6.7 % more time is needed"));
+  rows[1]["time_saved_percent"] = -0.04;
+  const std::string nothing = words(rows, spec);
+  EXPECT_TRUE(contains(nothing, "between 0.0 % (N = 128, embedding 64)")) << nothing;
+  const std::string one = words({saving_row("flash", 128, 64, 10.0)}, spec);
+  EXPECT_TRUE(contains(one, "On average over 1 point 10.0 % of the time is saved.")) << one;
 }
 
 TEST(TrainingReadings, TheFrontierIsTheLongestThatFits) {

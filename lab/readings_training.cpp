@@ -111,7 +111,10 @@ struct Saving {
   std::string where;
 };
 
-std::string percent_text(double percent) { return fmt::format("{:.1f} %", percent); }
+// Nothing is saved where one digit shows nothing: "0.0 %", not "-0.0 %".
+std::string percent_text(double percent) {
+  return fmt::format("{:.1f} %", std::fabs(percent) < 0.05 ? 0 : percent);
+}
 
 // "On average over 12 points 52.1 % of the time is saved, between 20.3 % (N = 512) and 68.4 % (N = 4096)."
 std::string saving_text(const Figure& figure, const std::vector<Saving>& savings) {
@@ -119,10 +122,10 @@ std::string saving_text(const Figure& figure, const std::vector<Saving>& savings
   for (const Saving& saving : savings) sum += saving.percent;
   const double mean = sum / static_cast<double>(savings.size());
   const std::string& what = figure.y.symbol;
-  std::string text = mean >= 0 ? fmt::format("On average over {} points {} of the {} is saved",
-                                             savings.size(), percent_text(mean), what)
-                               : fmt::format("On average over {} points {} more {} is needed", savings.size(),
-                                             percent_text(-mean), what);
+  const std::string points = counted(savings.size(), "point");
+  std::string text =
+      mean >= 0 ? fmt::format("On average over {} {} of the {} is saved", points, percent_text(mean), what)
+                : fmt::format("On average over {} {} more {} is needed", points, percent_text(-mean), what);
   if (savings.size() > 1) {
     const auto [least, most] =
         std::minmax_element(savings.begin(), savings.end(),

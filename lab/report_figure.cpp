@@ -69,7 +69,7 @@ std::string detail_of(const json& row) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-Mark make_mark(const json& row, const Figure& figure) {
+Mark make_mark(const json& row, const Figure& figure, const std::string& field) {
   Mark mark{.x = position(figure.x, row), .status = row["status"].get<std::string>()};
   if (row.contains("reason") && row["reason"].is_string())
     mark.reason = one_line(row["reason"].get<std::string>());
@@ -82,7 +82,7 @@ Mark make_mark(const json& row, const Figure& figure) {
     return mark;
   }
   mark.detail = detail_of(row);
-  const auto value = figure.y.field == "status" ? std::optional<double>(1) : number_of(row, figure.y.field);
+  const auto value = field == "status" ? std::optional<double>(1) : number_of(row, field);
   if (!value) {
     mark.status = "no_value";
   } else if (figure.spec.log_y && figure.spec.kind != FigureKind::heatmap && *value <= 0) {
@@ -142,6 +142,14 @@ Series name_series(const json& row, Naming& naming, const Quantity& y) {
   series.color = index_in(naming.colors, value_text(field_value(row, naming.primary)));
   series.dash = index_in(naming.dashes, series.rest);
   return series;
+}
+
+// The series of one of several fields: "flash2 · measured traffic".
+void name_field(Series& series, const std::vector<std::string>& fields, std::size_t index) {
+  const std::string what = quantity_of(fields[index], "", 0).symbol;
+  series.rest += (series.rest.empty() ? "" : ", ") + what;
+  series.name += (series.name == series.primary ? " · " : ", ") + what;
+  series.dash = series.dash * static_cast<int>(fields.size()) + static_cast<int>(index);
 }
 
 DataTable make_table(const Rows& rows, std::vector<std::string> fields,
@@ -230,7 +238,8 @@ void add_bounds(Figure& figure, const Rows& rows) {
           values[position(figure.x, *row)] = *value;
       }
       Series line;
-      line.name = line.primary = quantity_of(field, "", 0).label;
+      line.name = quantity_of(field, "", 0).label;
+      line.primary = quantity_of(field, "", 0).symbol;
       line.dash = ++dash;
       line.theory = true;
       for (const auto& [x, value] : values) line.marks.push_back({.x = x, .y = value * figure.y.scale});
@@ -298,7 +307,9 @@ const Mark* Series::at(std::size_t x) const {
 
 Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, const std::string& where) {
   check_fields(asked, given, where);
-  std::vector<json> all = asked.sum_over.empty() ? given : summed(given, asked);
+  std::vector<json> all = given;
+  fill_kept_share(all);
+  if (!asked.sum_over.empty()) all = summed(all, asked);
   if (!asked.last_of.empty()) all = last_ones(all, asked);
   if (quantity_of(asked.y.front(), "", 0).measure == Measure::saving) drop_unsaved(all, asked.y.front());
   Figure figure;
@@ -320,10 +331,14 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
   std::size_t dropped = 0;
   rows = latest(rows, fields, dropped);
 
-  const std::string& y = heatmap ? spec.value : spec.y.front();
+  const std::vector<std::string> drawn = drawn_fields(spec, rows);
+  const std::string& y = drawn.front();
   figure.x = make_axis(rows, spec.x, spec.unit_x, spec.log_x);
   figure.y =
       quantity_of(y, heatmap && !is_measurement(asked.y.front()) ? "" : spec.unit_y, largest_of(rows, y));
+  if (drawn.size() > 1) {  // "memory traffic (predicted)": which of them a bar is, its series says
+    figure.y.symbol = figure.y.label = figure.y.label.substr(0, figure.y.label.find(" ("));
+  }
   for (const std::string& facet : spec.facets) std::erase(naming_fields, facet);
   Naming naming = naming_of(rows, naming_fields);
   Naming second = naming_of(rows, {spec.y.front()});  // of a heat map: one series per line of cells
@@ -343,10 +358,16 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
     auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),
                               [&](const Panel& other) { return other.title == panel_title; });
     if (panel == figure.panels.end()) panel = figure.panels.insert(panel, Panel{panel_title, {}});
-    auto series = std::find_if(panel->series.begin(), panel->series.end(),
-                               [&](const Series& other) { return other.name == named.name; });
-    if (series == panel->series.end()) series = panel->series.insert(series, named);
-    series->marks.push_back(make_mark(*row, figure));
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      const Mark mark = make_mark(*row, figure, drawn[i]);
+      if (i > 0 && !mark.y) continue;  // why there is none, the first says
+      Series one = named;
+      if (drawn.size() > 1) name_field(one, drawn, i);
+      auto series = std::find_if(panel->series.begin(), panel->series.end(),
+                                 [&](const Series& other) { return other.name == one.name; });
+      if (series == panel->series.end()) series = panel->series.insert(series, one);
+      series->marks.push_back(mark);
+    }
   }
   for (Panel& panel : figure.panels) {
     for (Series& series : panel.series) {
@@ -355,12 +376,12 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
     }
   }
 
+  const bool table = spec.kind == FigureKind::table;
   std::vector<Quantity> measured;
-  for (const std::string& field : heatmap ? std::vector<std::string>{spec.value} : spec.y) {
+  for (const std::string& field : table ? spec.y : drawn) {
     measured.push_back(quantity_of(field, measured.empty() ? figure.y.unit : "", largest_of(rows, field)));
   }
   figure.table = make_table(rows, fields, measured);
-  const bool table = spec.kind == FigureKind::table;
   for (const Quantity& quantity : measured) {
     if (table) note_empty_column(figure, quantity, rows);
   }

@@ -134,6 +134,55 @@ TEST(ReportModel, BoundsAreLinesOfTheRowsOwnFields) {
   EXPECT_NEAR(*figure.panels[0].series[2].at(2)->y / figure.y.scale, 2048.0 * 512, 1e-6);
 }
 
+// In the colour of the algorithm, but not the same bar; a row without the further field has none.
+TEST(ReportModel, BoundsOfBarsAreBarsBeside) {
+  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  spec.kind = FigureKind::bars;
+  spec.bounds = {"measured_traffic_bytes"};
+  std::vector<nlohmann::json> rows = test_rows();
+  for (nlohmann::json& row : rows) row["measured_traffic_bytes"] = nullptr;
+  rows.push_back(test_missing("hopper", 512, "unsupported", "no GPU"));
+  EXPECT_EQ(only_figure(rows, spec).panels[0].series.size(), 3U);
+  EXPECT_EQ(only_figure(rows, spec).panels[0].series[1].name, "flash2");
+
+  rows[5]["measured_traffic_bytes"] = 1024.0 * 1024;
+  const Figure figure = only_figure(rows, spec);
+  const std::vector<Series>& series = figure.panels[0].series;
+  ASSERT_EQ(series.size(), 4U);
+  EXPECT_EQ(series[1].name, "flash2 · predicted traffic");
+  EXPECT_EQ(series[2].name, "flash2 · measured traffic");
+  EXPECT_EQ(series[3].name, "hopper · predicted traffic");
+  EXPECT_EQ(series[1].color, series[2].color);
+  EXPECT_EQ(series[1].dash, 0);
+  EXPECT_NE(series[2].dash, 0);
+  ASSERT_EQ(series[2].marks.size(), 1U);
+  EXPECT_EQ(*series[2].at(2)->y / figure.y.scale, 1024.0 * 1024);
+  EXPECT_EQ(figure.y.label, "memory traffic");
+  EXPECT_TRUE(contains(figure.table.headers[3], "memory traffic (measured)"));
+}
+
+// What was not run has no share of its own, and is no series of its own.
+TEST(ReportModel, RowsThatWereNotRunKeepTheShareOfTheirPoint) {
+  std::vector<nlohmann::json> rows;
+  for (const int seq : {128, 256}) {
+    for (const char* direction : {"forward", "backward"}) {
+      rows.push_back(test_row("flash2", seq, 1));
+      rows.back().update({{"direction", direction}, {"kept_share", 1}});
+    }
+    rows.push_back(test_row("hopper", seq, 1));
+    rows.back()["kept_share"] = 1;
+    rows.push_back(test_missing("hopper", seq, "unsupported", "no kernel"));
+    rows.back().update({{"direction", "backward"}, {"kept_share", nullptr}, {"block_k", nullptr}});
+  }
+  FigureSpec spec = test_figure();
+  spec.sum_over = "direction";
+  const Figure figure = only_figure(rows, spec);
+  ASSERT_EQ(figure.panels[0].series.size(), 2U);
+  EXPECT_EQ(figure.panels[0].series[0].name, "flash2");
+  EXPECT_EQ(figure.panels[0].series[1].name, "hopper");
+  EXPECT_EQ(figure.panels[0].series[1].at(0)->status, "unsupported");
+}
+
 TEST(ReportModel, DirectionsAreAddedUp) {
   std::vector<nlohmann::json> rows = test_rows();
   for (nlohmann::json row : test_rows()) {
@@ -177,6 +226,17 @@ TEST(ReportModel, RefusesFieldsAndExperimentsItDoesNotKnow) {
   std::vector<nlohmann::json> rows = test_rows();
   rows[0]["experiment"] = "other";
   EXPECT_THROW(make_report({test_results(rows)}), UsageError);
+}
+
+TEST(ReportPage, LongReasonsAreInTheTitleOfTheirCell) {
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[5] =
+      test_missing("flash2", 512, "unsupported", "no kernel serves this; a: lacks fp8; b: lacks \"it\"");
+  const std::string page = report_page(make_report({test_results(rows)}), {"results.jsonl"});
+  EXPECT_TRUE(
+      contains(page,
+               "<td title=\"unsupported: no kernel serves this; a: lacks fp8; b: lacks &quot;it&quot;\">"
+               "unsupported: no kernel serves this</td>"));
 }
 
 TEST(ReportPage, HoldsEverythingAndEscapesIt) {

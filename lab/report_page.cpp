@@ -59,11 +59,14 @@ Json figure_json(const Figure& figure) {
           {"panels", panels}};
 }
 
+// Of a long list of reasons, which only a status has, the first; all of them where it is pointed at.
 std::string table_html(const DataTable& table) {
   std::string text = "<div class=\"scroll\"><table><thead><tr>";
   auto cell = [&](const char* tag, std::size_t column, const std::string& content) {
-    text += fmt::format("<{0}{1}>{2}</{0}>", tag, table.numeric[column] ? " class=\"number\"" : "",
-                        html_text(content));
+    const std::string shown = content.substr(0, content.find("; "));
+    const std::string title = shown == content ? "" : fmt::format(" title=\"{}\"", html_text(content));
+    text += fmt::format("<{0}{1}{2}>{3}</{0}>", tag, table.numeric[column] ? " class=\"number\"" : "", title,
+                        html_text(shown));
   };
   for (std::size_t i = 0; i < table.headers.size(); ++i) cell("th", i, table.headers[i]);
   text += "</tr></thead><tbody>";

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -144,6 +145,22 @@ Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_
   return kept;
 }
 
+void fill_kept_share(std::vector<json>& rows) {
+  std::vector<std::string> point;
+  for (const std::string field : kDistinctions) {
+    if (field != "kept_share" && field != "direction" && !is_chosen(field)) point.push_back(field);
+  }
+  std::map<std::string, json> shares;
+  for (const json& row : rows) {
+    if (number_of(row, "kept_share")) shares[key_of(row, point)] = row["kept_share"];
+  }
+  for (json& row : rows) {
+    if (row["status"] == "ok" || number_of(row, "kept_share")) continue;
+    if (const auto found = shares.find(key_of(row, point)); found != shares.end())
+      row["kept_share"] = found->second;
+  }
+}
+
 std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) {
   std::vector<std::string> fields = {spec.x};
   for (const std::string field : kDistinctions) {
@@ -188,6 +205,16 @@ std::vector<json> last_ones(const std::vector<json>& rows, const FigureSpec& spe
     last.push_back(best == nullptr ? *group.front() : *best);
   }
   return last;
+}
+
+std::vector<std::string> drawn_fields(const FigureSpec& spec, const Rows& rows) {
+  std::vector<std::string> fields = {spec.kind == FigureKind::heatmap ? spec.value : spec.y.front()};
+  if (spec.kind != FigureKind::bars) return fields;
+  std::copy_if(spec.bounds.begin(), spec.bounds.end(), std::back_inserter(fields), [&](const auto& field) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const json* row) { return number_of(*row, field).has_value(); });
+  });
+  return fields;
 }
 
 void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const std::string& where) {

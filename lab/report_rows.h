@@ -23,12 +23,19 @@ std::string distinction(const Rows& rows, const std::vector<std::string>& fields
 // The last row of every key: a point measured again replaces the one before. `dropped` counts the others.
 Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_t& dropped);
 
+// Gives rows that were not run the share that their mask keeps, which only a run tells: that of the other rows of their
+// point. Without it they would look like rows of another mask.
+void fill_kept_share(std::vector<nlohmann::json>& rows);
+
 // Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has none, the sum has
 // none either, for the same reason.
 std::vector<nlohmann::json> summed(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
 
 // Of rows that differ in `last_of` alone the one with the largest value of it that is ok; where none is, the first.
 std::vector<nlohmann::json> last_ones(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
+
+// The fields that are drawn: y, or the value of a heat map; of bars also the bounds that some row has.
+std::vector<std::string> drawn_fields(const FigureSpec& spec, const Rows& rows);
 
 // Throws UsageError, which starts with `where`, for a field that no row has.
 void check_fields(const FigureSpec& spec, const std::vector<nlohmann::json>& rows, const std::string& where);

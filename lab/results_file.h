@@ -22,7 +22,7 @@ struct FigureSpec {
   std::vector<std::string> series;  // rows that differ here are lines (bars) of their own
   std::vector<std::string> facets;  // rows that differ here get a panel of their own
   std::string value;                // of a heat map: what is coloured
-  std::vector<std::string> bounds;  // further fields of the same rows, drawn as lines of theory
+  std::vector<std::string> bounds;  // further fields of the same rows: lines of theory, or bars beside y
   std::string sum_over;             // rows that differ in this field alone are added up
   std::string last_of;              // of rows that differ in this field alone the last that is ok counts
   bool log_x = false;

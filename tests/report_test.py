@@ -34,7 +34,9 @@ window.addEventListener("load", () => setTimeout(() => {
     for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) colors.add(data.slice(i, i + 3).join());
     const chart = Chart.getChart(canvas);
     return {figure: canvas.closest("figure").id, series: chart.data.datasets.length, colors: colors.size,
-            absent: chart.data.datasets.reduce((sum, set) => sum + set.absent.length, 0)};
+            absent: chart.data.datasets.reduce((sum, set) => sum + set.absent.length, 0),
+            lone: chart.data.datasets.filter((set) => set.data.filter((one) => one.y !== null).length === 1)
+              .map((set) => [set.label, set.type === "bar" || set.pointRadius > 0])};
   });
   const report = {problems, charts, width: document.documentElement.scrollWidth, view: innerWidth};
   parent.postMessage(JSON.stringify(report), "*");
@@ -250,6 +252,33 @@ def test_series_and_missing_points_are_counted(page, comparison):
         row["experiment"] == "out_of_memory" and row["status"] == "out_of_memory" for row in rows()
     )
     assert absent["accuracy-1"] > 0
+
+
+@needs_browser
+def test_a_line_of_one_point_has_a_marker(pages):
+    """Traffic counted at one tile size of three, as where tiles are fixed; and as bars beside the predicted one."""
+    base = rows()[0] | {"status": "ok", "reason": None, "algorithm": "flash2", "direction": "forward"}
+    made = [
+        base | {
+            "experiment": "block_size", "requested_block_k": keys, "tile_traffic_bytes": 2**30 // keys,
+            "bound_traffic_bytes": 2**29 // keys, "measured_traffic_bytes": 2**20 if keys == 64 else None,
+        }
+        for keys in (32, 64, 128)
+    ]  # fmt: skip
+    for name in ("standard", "flash2"):
+        made.append(base | {"experiment": "traffic", "algorithm": name, "measured_traffic_bytes": 2**20})
+    folder = pages / "lone"
+    folder.mkdir(exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    result = report(folder, "--out", folder / "report.html")
+    assert result.returncode == 0, result.stderr
+    seen = probe(variant(folder / "report.html", "lone", "light"), 1200)
+    assert seen["problems"] == []
+    lone = {chart["figure"]: chart["lone"] for chart in seen["charts"]}
+    assert lone["block_size-2"] == [["memory traffic (measured)", True]]
+    assert [label for label, _ in lone["traffic-2"]] == [
+        f"{name} · {what} traffic" for name in ("standard", "flash2") for what in ("predicted", "measured")
+    ]
 
 
 def rows_of_training():

@@ -71,9 +71,10 @@
                 return {x: label, y: mark ? mark.y : null, detail: mark && mark.detail};
               })};
     }
+    const lone = present.length === 1;  // no line shows it
     return {...shared, backgroundColor: color, borderDash: dashOf(series), borderWidth: series.theory ? 1.3 : 2.2,
-            pointRadius: series.theory ? 0 : present.length > 40 ? 1.5 : 3.5, pointHoverRadius: 6,
-            pointStyle: shapes[dashIndex(series)], spanGaps: false, tension: 0};
+            pointRadius: lone ? 5 : series.theory ? 0 : present.length > 40 ? 1.5 : 3.5, pointHoverRadius: 6,
+            pointBorderWidth: lone ? 2 : 1, pointStyle: shapes[dashIndex(series)], spanGaps: false, tension: 0};
   }
 
   function horizontalAxis(figure) {
