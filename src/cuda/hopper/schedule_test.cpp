@@ -120,6 +120,7 @@ TEST(HopperSteps, OfAGroupAreItsOwn) {
     const WholeSteps whole = whole_steps(first, last, d, 500, 64);
     EXPECT_TRUE(steps.top == own.top && steps.bottom == own.bottom);
     EXPECT_TRUE(steps.whole_begin == whole.begin && steps.whole_end == whole.end);
+    EXPECT_TRUE(steps.above == tile.top - own.top && steps.below == own.bottom - tile.bottom);
   }
 }
 

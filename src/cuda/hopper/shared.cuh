@@ -17,8 +17,8 @@ struct alignas(16) Tile {
   int low, high;
   int rows;              // of the sequence that are left from the first of the tile on
   int row, head, batch;  // where the first row stands in the tensors
-  GroupSteps
-      groups[kMostGroups];  // top below 0: there is no further tile, and `row` is the number of the last one
+  // Top below 0: there is no further tile, and `row` is the number of the last one.
+  GroupSteps groups[kMostGroups];
 };
 
 template <Config C>
@@ -35,8 +35,7 @@ struct SharedMemory {
   int spoiled;                      // not 0: some output was not finite
   int failures[4 * C.warp_groups];  // of speculation, in this tile, of each warp
 
-  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that
-  // computes; Q is each warp group's own.
+  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that computes with it.
   __device__ void initialise() {
     namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;
