@@ -30,7 +30,7 @@ ThreadPool::~ThreadPool() {
     stopping_ = true;
   }
   job_added_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (Worker& worker : workers_) worker.thread.join();
 }
 
 int ThreadPool::concurrency() const { return available_cores(); }
@@ -44,6 +44,7 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
   {
     const std::lock_guard lock(mutex_);
     grow(workers - 1);
+    job.helpers = place(workers);
     add(job);
   }
   job_added_.notify_all();
@@ -61,7 +62,10 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
 // Starts threads until there are `threads`. When the system refuses, the pool goes on with what it has.
 void ThreadPool::grow(int threads) {
   try {
-    while (static_cast<int>(threads_.size()) < threads) threads_.emplace_back([this] { work(); });
+    workers_.reserve(static_cast<std::size_t>(threads));
+    for (int next = static_cast<int>(workers_.size()); next < threads; ++next) {
+      workers_.push_back({std::thread([this, next] { work(next); })});
+    }
   } catch (const std::system_error&) {
     return;
   } catch (const std::bad_alloc&) {
@@ -69,11 +73,40 @@ void ThreadPool::grow(int threads) {
   }
 }
 
-void ThreadPool::work() {
+// Says where the pool's threads may run and returns how many of them, from the first on, may help with the job. They run
+// where its caller may. A job with a worker for every CPU gets one thread on each, none on the caller's: left alone, Linux
+// wakes threads after a pause beside the caller or each other and moves them milliseconds later (docs/kernels/cpu.md).
+// With fewer workers the choice is left to Linux, which knows who else is busy.
+int ThreadPool::place(int workers) {
+  cpu_set_t allowed;
+  const int here = sched_getcpu();
+  const int threads = static_cast<int>(workers_.size());
+  if (here < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return threads;
+  const bool one_each = workers >= CPU_COUNT(&allowed);
+  int spare = CPU_SETSIZE - 1;  // the last CPU, for the thread whose own is the caller's
+  while (CPU_ISSET(spare, &allowed) == 0) --spare;
+  int own = 0;
+  for (Worker& worker : workers_) {
+    while (own < spare && CPU_ISSET(own, &allowed) == 0) ++own;
+    cpu_set_t wanted = allowed;
+    if (one_each && own < spare) {
+      CPU_ZERO(&wanted);
+      CPU_SET(own == here ? spare : own, &wanted);
+      ++own;
+    }
+    if (CPU_EQUAL(&wanted, &worker.cpus)) continue;  // a caller that stays where it is costs nothing
+    if (pthread_setaffinity_np(worker.thread.native_handle(), sizeof wanted, &wanted) == 0) {
+      worker.cpus = wanted;
+    }
+  }
+  return one_each ? workers - 1 : threads;
+}
+
+void ThreadPool::work(int thread) {
   std::unique_lock lock(mutex_);
   while (true) {
     Job* job = jobs_;
-    while (job != nullptr && job->next_worker == job->workers) job = job->next;
+    while (job != nullptr && (job->next_worker == job->workers || thread >= job->helpers)) job = job->next;
     if (job == nullptr) {
       if (stopping_) return;
       job_added_.wait(lock);

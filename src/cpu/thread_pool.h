@@ -1,6 +1,8 @@
 // The library's own threads: a persistent pool that any number of calls may share at once.
 #pragma once
 
+#include <sched.h>
+
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -33,12 +35,19 @@ class ThreadPool final : public Executor {
     void* context;
     int next_worker;  // the next number to hand out
     int workers;      // how many there are
+    int helpers = 0;  // the pool's first so many threads may take one
     int running = 0;  // handed out to pool threads and not yet back
     Job* next = nullptr;
   };
 
+  struct Worker {
+    std::thread thread;
+    cpu_set_t cpus{};  // where it may run, once `place` has said so
+  };
+
   void grow(int threads);
-  void work();
+  int place(int workers);
+  void work(int thread);
   void add(Job& job);
   void remove(Job& job);
 
@@ -46,7 +55,7 @@ class ThreadPool final : public Executor {
   std::condition_variable job_added_;
   std::condition_variable job_done_;
   Job* jobs_ = nullptr;
-  std::vector<std::thread> threads_;
+  std::vector<Worker> workers_;
   bool stopping_ = false;
 };
 

@@ -1,11 +1,15 @@
 #include "cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #include "cpu/parallel.h"
@@ -53,6 +57,84 @@ TEST(ThreadPool, ConcurrentCallsFinish) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(done, 4 * 50 * 5);
+}
+
+cpu_set_t cpus_of_this_thread() {
+  cpu_set_t cpus;
+  EXPECT_EQ(sched_getaffinity(0, sizeof cpus, &cpus), 0);
+  return cpus;
+}
+
+// The CPUs on which each of `workers` threads other than the caller may run while all of them work on one job.
+std::vector<cpu_set_t> cpus_of_workers(ThreadPool& pool, int workers) {
+  std::barrier all_here(workers);
+  std::mutex mutex;
+  std::vector<cpu_set_t> found;
+  const std::thread::id caller = std::this_thread::get_id();
+  parallel_for(pool, workers, workers, [&](std::int64_t, int) {
+    all_here.arrive_and_wait();  // so no thread does two tasks
+    const std::lock_guard lock(mutex);
+    if (std::this_thread::get_id() != caller) found.push_back(cpus_of_this_thread());
+  });
+  return found;
+}
+
+TEST(ThreadPool, ACallOnEveryCpuHasAThreadOnEach) {
+  ThreadPool pool;
+  const cpu_set_t allowed = cpus_of_this_thread();
+  const int count = CPU_COUNT(&allowed);
+  if (count < 2) GTEST_SKIP() << "this process may use one CPU only";
+  for (int here = 0, seen = 0; seen < count; ++here) {  // from every CPU in turn
+    if (CPU_ISSET(here, &allowed) == 0) continue;
+    ++seen;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(here, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // moves the caller there
+    ASSERT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
+    const int before = sched_getcpu();
+    const std::vector<cpu_set_t> found = cpus_of_workers(pool, count);
+    ASSERT_EQ(found.size(), static_cast<std::size_t>(count - 1));
+    cpu_set_t taken;
+    CPU_ZERO(&taken);
+    for (const cpu_set_t& cpus : found) {
+      EXPECT_EQ(CPU_COUNT(&cpus), 1);
+      CPU_OR(&taken, &taken, &cpus);
+    }
+    EXPECT_EQ(CPU_COUNT(&taken), count - 1) << "two threads on one CPU";
+    if (before == here) {
+      EXPECT_FALSE(CPU_ISSET(here, &taken)) << "a thread on the caller's CPU " << here;
+    }
+    // More threads than CPUs: those without one of their own run anywhere.
+    int anywhere = 0;
+    for (const cpu_set_t& cpus : cpus_of_workers(pool, count + 2))
+      anywhere += CPU_EQUAL(&cpus, &allowed) ? 1 : 0;
+    EXPECT_EQ(anywhere, 2);
+  }
+}
+
+TEST(ThreadPool, ThreadsRunWhereTheCallerMay) {
+  ThreadPool pool;
+  const cpu_set_t allowed = cpus_of_this_thread();
+  const int count = CPU_COUNT(&allowed);
+  if (count < 2) GTEST_SKIP() << "this process may use one CPU only";
+  EXPECT_EQ(cpus_of_workers(pool, count).size(), static_cast<std::size_t>(count - 1));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  for (const cpu_set_t& cpus : cpus_of_workers(pool, 2)) EXPECT_TRUE(CPU_EQUAL(&cpus, &one));
+  ASSERT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
+}
+
+TEST(ThreadPool, ACallOnSomeCpusLeavesTheChoiceToLinux) {
+  ThreadPool pool;
+  const cpu_set_t allowed = cpus_of_this_thread();
+  const int count = CPU_COUNT(&allowed);
+  if (count < 3)
+    GTEST_SKIP() << "two threads on some of the CPUs: needs three CPUs, this process has " << count;
+  EXPECT_EQ(cpus_of_workers(pool, count).size(), static_cast<std::size_t>(count - 1));
+  for (const cpu_set_t& cpus : cpus_of_workers(pool, count - 1)) EXPECT_TRUE(CPU_EQUAL(&cpus, &allowed));
 }
 
 TEST(ThreadPool, AForkedChildGetsAWorkingPool) {
