@@ -97,10 +97,13 @@ ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, in
   return plan;
 }
 
-// Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads.
+// Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads or batch entries. Under a causal mask
+// the first cost most: where heads are few, twice as many let the workers that had the last ones take more (1 % slower where
+// one or two workers do all of it).
 constexpr std::int64_t kMinChunkKeys = 256;
 constexpr std::int64_t kMaxChunks = 16;
 constexpr std::int64_t kChunkGrain = 64;
+constexpr std::int64_t kFewHeads = 8;
 
 // Heads that make full rounds of the workers have one task each. The rest are split so that each worker has a few
 // tasks of them; each split costs a partial dQ.
@@ -113,6 +116,8 @@ BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine,
   plan.copy_k = copies(p, p.k, p.qk_dim, plan.tile_rows);
   plan.copy_v = copies(p, p.v, p.v_dim, plan.tile_rows);
   while (plan.chunks < kMaxChunks && p.k_length >= 2 * plan.chunks * kMinChunkKeys) plan.chunks *= 2;
+  const bool causal = p.right != core::kUnbounded && p.left == core::kUnbounded;
+  if (plan.chunks == kMaxChunks && causal && p.kv_heads < kFewHeads) plan.chunks *= 2;
   const std::int64_t even = (p.k_length + plan.chunks - 1) / plan.chunks;
   plan.chunk_keys = std::max<std::int64_t>((even + kChunkGrain - 1) / kChunkGrain, 1) * kChunkGrain;
   const std::int64_t heads = p.batch * p.kv_heads;
