@@ -5,6 +5,7 @@
 
 #include "cuda/hopper/shared.cuh"
 #include "cuda/ptx/math.cuh"
+#include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 namespace tessera::cuda::hopper {
@@ -330,6 +331,7 @@ class Consumer {
   __device__ void first_softmax();
   template <int To>
   __device__ bool speculate(float (&factor)[2]);
+  __device__ void recompute_scores();
   __device__ bool speculate_in_place(float (&factor)[2]);
   __device__ void rescale(const float (&factor)[2]);
   template <int Buffer>

@@ -41,7 +41,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
   const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
-  const std::uint32_t to = ptx::shared_address(shared_.out) + store_offset(kRows, first, kept_lane());
+  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, kept_lane());
   std::uint32_t trace = 0;  // stays 0 as long as everything is finite
 #pragma unroll
   for (int part = 0; part < C.v_dim; part += C.store_columns) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
                                       ptx::pack<C.type>(o[6] * normaliser[1], o[7] * normaliser[1])};
 #pragma unroll
       for (int i = 0; i < 4; ++i) trace = ptx::times_zero_plus<C.type>(words[i], trace);
-      ptx::store_matrix(store_step(kRows, to, j), words);
+      ptx::store_matrix(matrix_step(kRows, to, j), words);
     }
     const int rows = a_.p.packed ? uniform(t.rows) - first : 16;
     if (rows >= 16) {  // a box ends with the tensor, but not with a packed sequence

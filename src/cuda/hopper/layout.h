@@ -43,12 +43,12 @@ TESSERA_HD constexpr std::uint32_t row_step(int step) {
   return static_cast<std::uint32_t>(step * kRowStepBytes);
 }
 
-// Where lane `lane` puts its row for stmatrix of the first 16 columns of 16 rows from `row` on; and, if that is the address `at`,
-// for columns [8 j, 8 j + 16), j even: one instruction instead of eight.
-TESSERA_HD constexpr std::uint32_t store_offset(int rows, int row, int lane) {
+// Which row lane `lane` names for stmatrix or ldmatrix of the first 16 columns of 16 rows from `row` on; and, if that is the
+// address `at`, for columns [8 j, 8 j + 16), j even: one instruction instead of eight.
+TESSERA_HD constexpr std::uint32_t matrix_offset(int rows, int row, int lane) {
   return element_offset(rows, row + lane % 16, lane / 16 * 8);
 }
-TESSERA_HD constexpr std::uint32_t store_step(int rows, std::uint32_t at, int j) {
+TESSERA_HD constexpr std::uint32_t matrix_step(int rows, std::uint32_t at, int j) {
   return (at ^ static_cast<std::uint32_t>(j % 8 * 16)) + static_cast<std::uint32_t>(j / 8 * rows * kRowBytes);
 }
 

@@ -130,7 +130,7 @@ TEST(HopperLayout, OutputIsStoredAsBoxesAreRead) {
                              (j + accumulator) * 8 + AccumulatorFragment::column(lane, 2 * half + e)};
           // ...goes to row lane / 4 of the matrix, whose address lane 8 * register + lane / 4 gives.
           const int named = 8 * register_index + lane / 4;
-          const std::uint32_t at = store_step(kRows, store_offset(kRows, kFirst, named), j) +
+          const std::uint32_t at = matrix_step(kRows, matrix_offset(kRows, kFirst, named), j) +
                                    static_cast<std::uint32_t>(lane % 4 * 4 + e * 2);
           ASSERT_EQ(memory.at(at), held);
           seen.insert(held);

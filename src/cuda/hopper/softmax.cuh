@@ -173,21 +173,41 @@ __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
   return moved;
 }
 
-// P in place of the scores. All four warps decide together, because all of them compute S again.
+// S of this warp's 16 rows, by products of a warp: the others of its group need not know. P V may be in flight.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::recompute_scores() {
+  const int lane = kept_lane();
+  const std::uint32_t q =
+      ptx::shared_address(shared_.q[q_slot()]) + matrix_offset(kRows, group_ * kGroupRows + warp_ * 16, lane);
+  const std::uint32_t k = ptx::shared_address(shared_.k[k_.slot()]) +
+                          element_offset(kWidth, lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+  auto& s = reinterpret_cast<float(&)[kWidth / 8][4]>(s_);
+#pragma unroll
+  for (float& x : s_) x = 0;
+#pragma unroll
+  for (int step = 0; step < C.qk_dim / 16; ++step) {
+    std::uint32_t a[4], b[4];
+    ptx::load_matrix(a, matrix_step(kRows, q, 2 * step));
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; j += 2) {
+      ptx::load_matrix(b, matrix_step(kWidth, k, 2 * step) + static_cast<std::uint32_t>(j * 8 * kRowBytes));
+      ptx::mma<ptx::Mma::k16, C.type>(s[j], a, b[0], b[1]);
+      ptx::mma<ptx::Mma::k16, C.type>(s[j + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// P in place of the scores, which are computed again where it fails.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::speculate_in_place(float (&factor)[2]) {
   float sums[2];
   bool search = pauses();
   if (!search) {
     exponentiate<false>(sums);
-    search = ptx::meet_any(kOwn + group_, kWarpGroup, outgrown(sums));
+    search = __any_sync(kWarp, outgrown(sums));
     if (search) {
       count_failure();
-      ptx::wgmma_wait<0>();
-      ptx::pin(o_), ptx::pin(p_[0]);
-      issue_qk();
-      ptx::wgmma_wait<0>();
-      ptx::pin(s_);
+      recompute_scores();
     }
   }
   bool moved = false;

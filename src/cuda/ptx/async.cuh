@@ -117,18 +117,6 @@ __device__ __forceinline__ void meet(int barrier, int threads) {
 __device__ __forceinline__ void pass(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// Whether any of the threads that meet says so.
-__device__ __forceinline__ bool meet_any(int barrier, int threads, bool own) {
-  int any;
-  asm volatile(
-      "{.reg .pred p, q; setp.ne.s32 p, %1, 0;\n"
-      "barrier.cta.red.or.pred.aligned q, %2, %3, p; selp.s32 %0, 1, 0, q;}"
-      : "=r"(any)
-      : "r"(static_cast<int>(own)), "r"(barrier), "r"(threads)
-      : "memory");
-  return any != 0;
-}
-
 // Registers per thread from here on, for all warps of the group. PTX ISA: setmaxnreg.
 template <int Count>
 __device__ __forceinline__ void take_registers() {
