@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 import platform
+import random
 import statistics
 import sys
 import time
@@ -52,10 +53,12 @@ def call_of(function, kind, heads, dim, device, dtype):
 
 
 def rounds_of(calls, rounds, device):
-    """Microseconds per call: a list for each side, measured in turn."""
+    """Microseconds per call: a list for each side, measured in turn, each round in a random order: none always follows the
+    same one."""
     times = {side: [] for side in calls}
+    draw = random.Random(0)
     for _ in range(rounds):
-        for side, call in calls.items():
+        for side, call in draw.sample(list(calls.items()), len(calls)):
             if device == "cuda":
                 torch.cuda.synchronize()
             start = time.perf_counter()

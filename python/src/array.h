@@ -51,6 +51,10 @@ class Array {
   [[nodiscard]] void* data() const noexcept { return static_cast<char*>(view_.data) + view_.byte_offset; }
   // The stream that the array's library works on, where it can be asked.
   [[nodiscard]] std::optional<std::uintptr_t> current_stream() const;
+  // The functions of the array's library, among them its allocator; null: it offers none.
+  [[nodiscard]] const dlpack::Exchange* lender() const noexcept {
+    return exchange_ != nullptr && exchange_->allocate != nullptr ? exchange_ : nullptr;
+  }
 
   // The array as a tensor of the library. Throws Error (invalid_argument) naming the argument.
   [[nodiscard]] tessera::Tensor tensor(TensorRole role, Layout layout = Layout::sequence_first) const;

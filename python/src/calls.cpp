@@ -8,6 +8,8 @@
 
 #include "array.h"
 #include "options.h"
+#include "tessera/error.h"
+#include "workspace.h"
 
 namespace tessera::python {
 namespace {
@@ -35,6 +37,7 @@ struct Side {
   nb::handle dropout_state;
   std::optional<std::uintptr_t> stream;
   int threads;
+  bool workspace_from_q;
 };
 
 // One call in the making: borrows every array until it ends.
@@ -55,13 +58,25 @@ class Call {
     take_dropout();
     Execution execution{.threads = side_.threads};
     if (execution.threads == 0 && small(tensors.q, tensors.k)) execution.threads = 1;
+    const Array& q = *arrays_.front();
+    const dlpack::Exchange* lender = side_.workspace_from_q ? q.lender() : nullptr;
     if (tensors.q.device.type == DeviceType::cuda) {
-      const std::optional<std::uintptr_t> stream =
-          side_.stream ? side_.stream : arrays_.front()->current_stream();
-      execution.stream = reinterpret_cast<void*>(stream.value_or(0));
+      const std::optional<std::uintptr_t> current =
+          lender != nullptr || !side_.stream ? q.current_stream() : std::nullopt;
+      const std::uintptr_t stream = side_.stream ? *side_.stream : current.value_or(0);
+      execution.stream = reinterpret_cast<void*>(stream);
+      if (current != stream) lender = nullptr;  // it lends to its current stream only
     }
     nb::gil_scoped_release unlocked;
-    function(attention_, tensors, execution);
+    if (lender == nullptr) return function(attention_, tensors, execution);
+    LibraryWorkspace workspace(*lender, q.view().device);
+    execution.allocator = &workspace;
+    try {
+      function(attention_, tensors, execution);
+    } catch (const Error& error) {
+      if (workspace.refusal().empty()) throw;
+      throw Error(error.code(), std::string(error.what()) + ": " + workspace.refusal());
+    }
   }
 
  private:
@@ -160,9 +175,10 @@ void add_calls(nb::module_& module) {
       [](const Options& options, nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle out,
          nb::handle lse, nb::handle alibi, nb::handle lengths_q, nb::handle lengths_k, std::int64_t max_q,
          std::int64_t max_k, std::uint64_t seed, std::uint64_t offset, nb::handle dropout_state, int layout,
-         std::optional<std::uintptr_t> stream, int threads) {
+         std::optional<std::uintptr_t> stream, int threads, bool workspace_from_q) {
         Call call(options,
-                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads},
+                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
+                   workspace_from_q},
                   layout);
         const ForwardTensors tensors{.q = call.tokens("q", q),
                                      .k = call.tokens("k", k),
@@ -175,7 +191,7 @@ void add_calls(nb::module_& module) {
       "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a.none(),
       "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
       "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0, "offset"_a = 0, "dropout_state"_a.none() = nb::none(),
-      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0,
+      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0, "workspace_from_q"_a = false,
       "Computes attention into out and, unless None, lse.");
 
   module.def(
@@ -185,9 +201,10 @@ void add_calls(nb::module_& module) {
          nb::handle grad_v, nb::handle grad_bias, nb::handle alibi, nb::handle lengths_q,
          nb::handle lengths_k, std::int64_t max_q, std::int64_t max_k, std::uint64_t seed,
          std::uint64_t offset, nb::handle dropout_state, int layout, std::optional<std::uintptr_t> stream,
-         int threads) {
+         int threads, bool workspace_from_q) {
         Call call(options,
-                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads},
+                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
+                   workspace_from_q},
                   layout);
         const BackwardTensors tensors{.q = call.tokens("q", q),
                                       .k = call.tokens("k", k),
@@ -207,7 +224,8 @@ void add_calls(nb::module_& module) {
       "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(), "grad_bias"_a.none(),
       "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
       "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0, "offset"_a = 0, "dropout_state"_a.none() = nb::none(),
-      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0, "Computes the gradients that are not None.");
+      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0, "workspace_from_q"_a = false,
+      "Computes the gradients that are not None.");
 
   module.def(
       "current_stream", [](nb::handle array) { return Array("array", array, {}).current_stream(); },

@@ -47,6 +47,10 @@ class Library:
         """The stream that this library works on; None: the extension asks, or there is none."""
         return None
 
+    def lends_workspace(self, like: Array) -> bool:
+        """Whether the memory that a call needs besides its arrays should come from this library."""
+        return False
+
 
 class Torch(Library):
     def empty(self, shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
@@ -67,6 +71,9 @@ class Torch(Library):
         if not like.is_cuda or hasattr(type(like), "__dlpack_c_exchange_api__"):
             return None
         return int(self.namespace.cuda.current_stream(like.device).cuda_stream)
+
+    def lends_workspace(self, like: Array) -> bool:
+        return bool(like.is_cuda)  # so that PyTorch's counters see it
 
 
 class Cupy(Library):

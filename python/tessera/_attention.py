@@ -175,7 +175,7 @@ def attention(
         lse = library.empty((*q_shape[:rank - 3], q_shape[heads], q_shape[queries]), q, library.accumulator(q))
     _core.forward(description, q, k, v, bias, out, lse, _slopes(alibi, library, q, heads), lengths_q, lengths_k,
                   *max_lengths, seed, offset, dropout_state, order, library.stream(q) if stream is None else stream,
-                  threads)
+                  threads, library.lends_workspace(q))
     return library.finished(out) if lse is None else (library.finished(out), library.finished(lse))
 
 
@@ -242,5 +242,5 @@ def attention_backward(
                         for name, x in zip(Gradients._fields, (q, k, v, bias))))
     _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grads.q, grads.k, grads.v, grads.bias,
                    _slopes(alibi, library, q, heads), lengths_q, lengths_k, *max_lengths, seed, offset, dropout_state,
-                   order, library.stream(q) if stream is None else stream, threads)
+                   order, library.stream(q) if stream is None else stream, threads, library.lends_workspace(q))
     return Gradients(*(None if x is None else library.finished(x) for x in grads))

@@ -110,7 +110,7 @@ class Options:
 def forward(options: Options, q: Array, k: Array, v: Array, bias: Array | None, out: Array, lse: Array | None,
             alibi: Array | None = None, lengths_q: Array | None = None, lengths_k: Array | None = None,
             max_q: int = 0, max_k: int = 0, seed: int = 0, offset: int = 0, dropout_state: Array | None = None,
-            layout: int = 0, stream: int | None = None, threads: int = 0) -> None:
+            layout: int = 0, stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
     """Computes attention into ``out`` and, unless None, ``lse``.
 
     q, k, v, out: rank 4, or 3 without a batch, in the order that ``layout`` says. bias: rank 1 to 4, broadcast to
@@ -121,7 +121,9 @@ def forward(options: Options, q: Array, k: Array, v: Array, bias: Array | None, 
     place of ``seed`` and ``offset``. All arrays live on one device.
 
     stream: a ``cudaStream_t`` as a number. None: the current stream of the library that q belongs to, where it can be
-    asked (PyTorch 2.10 and newer), else CUDA's legacy default stream. threads: 0 is all cores.
+    asked (PyTorch 2.10 and newer), else CUDA's legacy default stream. threads: 0 is all cores. workspace_from_q: what
+    memory the call needs besides is taken from the library that q belongs to and given back to it, where it can be asked
+    (PyTorch 2.10 and newer) and ``stream`` is its current one; otherwise, and by default, from the library's own pool.
     The GIL is released while the library works. On a GPU the call returns when the work is queued.
     """
 
@@ -130,7 +132,7 @@ def backward(options: Options, q: Array, k: Array, v: Array, bias: Array | None,
              grad_v: Array | None, grad_bias: Array | None, alibi: Array | None = None,
              lengths_q: Array | None = None, lengths_k: Array | None = None, max_q: int = 0, max_k: int = 0,
              seed: int = 0, offset: int = 0, dropout_state: Array | None = None, layout: int = 0,
-             stream: int | None = None, threads: int = 0) -> None:
+             stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
     """Computes the gradients that are not None from what forward was given and has written. ``grad_lse`` is the
     gradient of ``lse``, for those who use it; the rest is as in ``forward``."""
 

@@ -1,9 +1,14 @@
 """`peers`: PyTorch's backends and Tessera at small sizes, and what the report says."""
 
+import collections
+import statistics
+import time
+
 import pytest
 from lab_support import lab, needs_command, page_of, rows_of, write_rows
 
-from tessera.lab.peers import LIBRARIES, interleave
+from tessera.lab.memory import meter_of
+from tessera.lab.peers import LIBRARIES, MOST_CALLS, CacheFlush, interleave
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +56,57 @@ def test_the_report_reads_what_the_rows_say(measured, tmp_path):
     assert "sdpa_flash is 2.0× as fast as tessera" in page_of(write_rows(tmp_path / "fast peer", rows))
 
 
-def test_calls_are_interleaved():
-    class Meter:
-        def wait(self):
-            pass
+class Meter:
+    def wait(self):
+        pass
 
+
+def called(names, seed=0, settle=lambda: None):
+    """The order in which calls of these names are made, and their times."""
     order = []
-    calls = {name: (lambda name=name: order.append(name)) for name in "abc"}
-    times = interleave(calls, 0, Meter(), 0, lambda: None)
-    assert order[:9] == list("abcbcacab") and all(len(taken) == 5 for taken in times.values())
+    calls = {name: (lambda name=name: order.append(name)) for name in names}
+    times = interleave(calls, 3600, Meter(), settle, lambda: None, seed)
+    return order, times
+
+
+def test_calls_are_interleaved():
+    order, times = called("abc")
+    assert all(len(taken) == MOST_CALLS for taken in times.values())
+    assert all(sorted(order[i : i + 3]) == list("abc") for i in range(0, len(order), 3))
+    assert called("a")[0] == ["a"] * MOST_CALLS and called("") == ([], {})
+
+
+def test_every_library_follows_every_other_equally_often():
+    """What a call leaves behind, in caches and clocks, must not fall on the same library every time."""
+    rounds = 40
+    followed = collections.Counter()
+    for seed in range(rounds):
+        order, _ = called("abcde", seed)
+        followed.update(zip(order, order[1:]))
+    assert not any(before == after for before, after in followed), "a library that follows itself has an advantage"
+    # Each of the 20 pairs is as likely as any other; four deviations of a count allow for chance.
+    expected = sum(followed.values()) / 20
+    assert len(followed) == 20
+    assert all(abs(count - expected) <= 4 * expected**0.5 for count in followed.values()), followed
+
+
+def test_orders_are_those_of_the_seed():
+    assert called("abcd", 1)[0] == called("abcd", 1)[0] != called("abcd", 2)[0]
+
+
+def test_the_machine_settles_before_every_call_and_that_is_not_timed():
+    settled = []
+    order, times = called("ab", settle=lambda: (settled.append(1), time.sleep(0.002)))
+    assert len(settled) == len(order) == 2 * MOST_CALLS
+    assert statistics.median(times["a"] + times["b"]) < 0.001
+
+
+def test_a_gpus_cache_is_emptied_and_waited_for():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (tools/setup python)")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no GPU")
+    flush = CacheFlush("cuda", meter_of("cuda"))
+    assert flush.memory.nbytes >= 2 * torch.cuda.get_device_properties("cuda").L2_cache_size >= 1 << 20
+    flush.memory.fill_(1)
+    flush()
+    assert torch.cuda.current_stream().query() and not flush.memory.any()

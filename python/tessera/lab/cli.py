@@ -98,7 +98,7 @@ def add_common(parser, sizes):
         parser.add_argument("--full", action="store_true", help="the sizes of the studies, for a GPU [on a GPU]")
     parser.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:N [a GPU if there is one]")
     parser.add_argument("--dtype", metavar="TYPE", help="fp32, bf16 or fp16; mixed precision [fp32 on a CPU, else bf16]")
-    parser.add_argument("--seed", metavar="N", default="0", help="of parameters, data and dropout [0]")
+    parser.add_argument("--seed", metavar="N", default="0", help="of parameters, data, dropout and the order of calls [0]")
     parser.add_argument("--out", metavar="DIR", help="directory for the results [lab-results/DATE]")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out: nothing is lost or repeated")
 

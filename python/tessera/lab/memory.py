@@ -1,7 +1,8 @@
 """How much memory a process has, may have, and had at its peak; on the CPU and on a GPU.
 
 On the CPU everything counts that the process holds beyond what it held when it was ready to work (PyTorch loaded,
-threads started): anonymous memory, as the system sees it. On a GPU it is what PyTorch's allocator gave out.
+threads started): anonymous memory, as the system sees it. On a GPU it is what PyTorch's allocator gave out, the library's
+workspace included.
 """
 
 import ctypes

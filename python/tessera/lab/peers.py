@@ -1,7 +1,7 @@
 """`peers`: Tessera and every backend of PyTorch's scaled_dot_product_attention on the same tensors, called in turn."""
 
-import itertools
 import math
+import random
 import time
 
 from tessera.lab.errors import Interrupted
@@ -21,6 +21,7 @@ SIZES = {
 SECONDS = {"quick": 0.25, "default": 1.0, "full": 1.0}  # for each library and point, pauses included
 MOST_CALLS, FEWEST_CALLS = 50, 5
 PAUSE = 0.015  # seconds between calls on the CPU: OpenMP's threads spin for a while after theirs
+LEAST_FLUSH = 32 << 20  # bytes to empty a GPU's cache with; twice the cache where that is more, as in `tessera lab`
 SAMPLED_ROWS = 16
 
 
@@ -99,7 +100,8 @@ class Contest:
                     raise
                 status = "out_of_memory" if is_out_of_memory(error) else "unsupported"
                 rows[library] = {"status": status, "reason": str(error).strip().splitlines()[0] or type(error).__name__}
-        times = interleave(calls, seconds, meter, 0 if self.device != "cpu" else PAUSE, proceed)
+        settle = pause if self.device == "cpu" else CacheFlush(self.device, meter)
+        times = interleave(calls, seconds, meter, settle, proceed, self.point["seed"])
         for library, taken in times.items():
             timing = timing_fields(taken)
             flops = self.flops()
@@ -116,28 +118,65 @@ class Contest:
         return 4.0 * pairs * point["qk_dim"] * (1 if point["direction"] == "forward" else 2.5)
 
 
-def interleave(calls, seconds, meter, pause, proceed):
-    """Seconds of every call of each library. They are called in turn, each round in the next order, so that what slows
-    the machine slows all of them."""
+def pause():
+    """Brings a CPU to rest before a call."""
+    time.sleep(PAUSE)
+
+
+class CacheFlush:
+    """Empties a GPU's L2 cache before a call: what the call before it left there, dirty lines to be written back among it,
+    is not the next one's to pay for. Twice the cache is written: what it replaces need not be what was used least
+    recently."""
+
+    def __init__(self, device, meter):
+        import torch
+
+        cache = torch.cuda.get_device_properties(device).L2_cache_size
+        self.memory = torch.empty(max(2 * cache, LEAST_FLUSH), dtype=torch.uint8, device=device)
+        self.meter = meter
+
+    def __call__(self):
+        self.memory.zero_()
+        self.meter.wait()
+
+
+def interleave(calls, seconds, meter, settle, proceed, seed=0):
+    """Seconds of every call of each library, {library: [seconds]}.
+
+    They are called in rounds, so that what slows the machine slows all of them, and each round in an order of its own: a
+    call may suffer from the one before it, by heat or by memory, so no library may always follow the same one. Orders
+    are random, the same for the same seed, and nobody follows himself: every library follows every other equally often
+    in the long run. `settle` comes before each call and is not timed.
+    """
 
     def timed(call):
-        time.sleep(pause)
+        settle()
         start = time.perf_counter()
         call()
         meter.wait()
         return time.perf_counter() - start
 
     times = {library: [] for library in calls}
-    orders = itertools.cycle([list(calls)[i:] + list(calls)[:i] for i in range(len(calls))] or [[]])
+    draw = random.Random(seed)
+    order = []
     begin = time.perf_counter()
     while calls:
         proceed()
-        for library in next(orders):
+        order = next_order(list(calls), order, draw)
+        for library in order:
             times[library].append(timed(calls[library]))
-        done = len(next(iter(times.values())))
+        done = len(times[order[0]])
         if done >= MOST_CALLS or (done >= FEWEST_CALLS and time.perf_counter() - begin >= seconds * len(calls)):
             break
     return times
+
+
+def next_order(libraries, before, draw):
+    """A random order of the libraries that does not begin with the one that the round before ended with."""
+    while True:
+        order = draw.sample(libraries, len(libraries))
+        if not before or len(order) == 1 or order[0] != before[-1]:
+            return order
 
 
 def points_of(options):

@@ -1,7 +1,8 @@
 """The library's two calls on torch tensors: outputs are allocated here, and inputs made fit where the contract asks.
 
 Everything that computes attention on torch tensors ends in `forward` and `backward` of this file: the eager path, its
-autograd function and the operators that torch.compile sees.
+autograd function and the operators that torch.compile sees. On a GPU workspace comes from PyTorch, too (the last argument of
+the library's calls): its counters see it, its limits hold for it, and what is free there serves both.
 """
 
 import torch
@@ -42,9 +43,10 @@ def forward(description, layout, max_q, max_k, q, k, v, bias, alibi, lengths_q, 
     """Output and LSE (None unless wanted). Inputs are taken as they lie unless head_dim is not contiguous."""
     out = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else empty_output(q, v)
     lse = empty_lse(q, layout) if want_lse else None
+    on_gpu = q.is_cuda
     try:
         _core.forward(description, q, k, v, bias, out, lse, alibi, lengths_q, lengths_k, max_q, max_k, 0, 0,
-                      dropout_state, layout, stream(q), torch.get_num_threads())
+                      dropout_state, layout, stream(q) if on_gpu else None, torch.get_num_threads(), on_gpu)
     except ValueError:
         # Asking every tensor for its strides first would take a tenth of a small call; so the library is asked.
         fitting = fit(q, k, v, bias, out)
@@ -64,10 +66,11 @@ def backward(description, layout, max_q, max_k, grad_out, grad_lse, out, lse, ne
     grad_v = torch.empty_like(v) if need_v else None
     grad_bias = torch.empty_like(bias) if need_bias else None
     grad_out = torch.zeros_like(out) if grad_out is None else with_rows(grad_out)
+    on_gpu = q.is_cuda
     try:
         _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grad_q, grad_k, grad_v, grad_bias,
-                       alibi, lengths_q, lengths_k, max_q, max_k, 0, 0, dropout_state, layout, stream(q),
-                       torch.get_num_threads())
+                       alibi, lengths_q, lengths_k, max_q, max_k, 0, 0, dropout_state, layout,
+                       stream(q) if on_gpu else None, torch.get_num_threads(), on_gpu)
     except ValueError:
         fitting = fit(q, k, v, bias, grad_q, grad_k, grad_v, grad_bias)
         if fitting is None:

@@ -69,5 +69,5 @@ def _backward(dout, q, k, v, out, lse, grads, lengths, longest, dropout_p, softm
         raise ValueError("rng_state is None; with dropout it must be the one that forward returned")
     q, k, v, out, dout = (_calls.with_rows(x) for x in (q, k, v, out, dout))
     _core.backward(description, q, k, v, None, out, lse, dout, None, *grads, None, alibi, *lengths, *longest, 0, 0,
-                   state, _core.SEQUENCE_FIRST, _calls.stream(q), torch.get_num_threads())
+                   state, _core.SEQUENCE_FIRST, _calls.stream(q), torch.get_num_threads(), q.is_cuda)
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
