@@ -97,9 +97,9 @@ ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, in
   return plan;
 }
 
-// Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads or batch entries. Under a causal mask
-// the first cost most: where heads are few, twice as many let the workers that had the last ones take more (1 % slower where
-// one or two workers do all of it).
+// Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads or batch entries. Under a
+// causal mask the first cost most: where heads are few, twice as many let the workers that had the last ones take more (1 %
+// slower where one or two workers do all of it).
 constexpr std::int64_t kMinChunkKeys = 256;
 constexpr std::int64_t kMaxChunks = 16;
 constexpr std::int64_t kChunkGrain = 64;
