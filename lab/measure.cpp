@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 namespace tessera::lab {
 namespace {
@@ -22,8 +23,7 @@ double share_done(const Contender& contender, const Schedule& schedule) {
   const auto count = static_cast<double>(contender.seconds.size());
   if (schedule.repetitions > 0) return std::min(1.0, count / schedule.repetitions);
   if (count >= schedule.most) return 1;
-  const double total = std::accumulate(contender.seconds.begin(), contender.seconds.end(), 0.0);
-  const double by_time = schedule.min_time > 0 ? total / schedule.min_time : 1;
+  const double by_time = schedule.min_time > 0 ? contender.total / schedule.min_time : 1;
   return std::min({1.0, by_time, count / schedule.fewest});
 }
 
@@ -38,7 +38,10 @@ void call_once(Contender& contender, bool measured) {
       contender.call();
       seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     }
-    if (measured) contender.seconds.push_back(seconds);
+    if (measured) {
+      contender.seconds.push_back(seconds);
+      contender.total += seconds;
+    }
   } catch (...) {
     contender.failure = std::current_exception();
   }
@@ -66,12 +69,17 @@ bool measure(std::span<Contender> contenders, const Schedule& schedule,
       if (!contender.failure) call_once(contender, false);
     }
   }
-  for (std::size_t round = 0; overall() < 1; ++round) {
-    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
-      Contender& contender = contenders[(round + turn) % contenders.size()];
-      if (share_done(contender, schedule) >= 1) continue;
+  std::vector<Contender*> order;
+  for (Contender& contender : contenders) order.push_back(&contender);
+  std::mt19937 random;  // the same orders in every run
+  while (overall() < 1) {
+    const Contender* last = order.back();
+    do std::shuffle(order.begin(), order.end(), random);
+    while (order.size() > 1 && order.front() == last);
+    for (Contender* contender : order) {
+      if (share_done(*contender, schedule) >= 1) continue;
       if (!proceed(overall())) return false;
-      call_once(contender, true);
+      call_once(*contender, true);
     }
   }
   return true;

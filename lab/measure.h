@@ -40,11 +40,12 @@ struct Contender {
   std::function<void()> call;
   std::function<double()> timed{};  // calls, and says how many seconds it took; empty: the wall clock says it
   std::vector<double> seconds{};
+  double total = 0;              // of `seconds`
   std::exception_ptr failure{};  // what a call threw; the contender is then left out
 };
 
-// Calls the contenders in turn, each round starting with the next one, so that whatever the machine does in
-// the meantime hits all of them alike. `proceed` is asked before every call with the share that is done;
+// Calls the contenders in turn, every round in another order and none after itself, so that whatever the machine does in the
+// meantime, and whatever one leaves behind, hits all of them alike. `proceed` is asked before every call with the share that is done;
 // when it says no, measuring stops. Returns whether it was finished.
 bool measure(std::span<Contender> contenders, const Schedule& schedule,
              const std::function<bool(double share)>& proceed);

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -27,17 +30,27 @@ TEST(Summarise, QuartilesAndSpread) {
   EXPECT_EQ(summarise({}).spread(), 0);
 }
 
-TEST(Measure, ContendersTakeTurnsAndTheFirstMoveRotates) {
+// What one contender leaves behind, in caches and clocks, must not meet always the same other one.
+TEST(Measure, ContendersTakeTurnsAndFollowEachOtherEquallyOften) {
+  constexpr int kRounds = 100;
   std::string order;
-  std::vector<Contender> contenders = {{[&] { order += 'a'; }}, {[&] { order += 'b'; }}};
-  EXPECT_TRUE(measure(contenders, {.warmup = 1, .repetitions = 3}, [](double) { return true; }));
-  EXPECT_EQ(order,
-            "ab"
-            "ab"
-            "ba"
-            "ab");
-  EXPECT_EQ(contenders[0].seconds.size(), 3U);
-  EXPECT_EQ(contenders[1].seconds.size(), 3U);
+  std::vector<Contender> contenders;
+  for (const char name : {'a', 'b', 'c'}) contenders.push_back({[&order, name] { order += name; }});
+  EXPECT_TRUE(measure(contenders, {.warmup = 0, .repetitions = kRounds}, [](double) { return true; }));
+  std::map<std::string, int> pairs;
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) ++pairs[order.substr(i, 2)];
+  EXPECT_EQ(pairs.size(), 6U) << "each after each other, none after itself";
+  for (const auto& [pair, count] : pairs) EXPECT_NEAR(count, 3 * kRounds / 6, 20) << pair;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string turn = order.substr(static_cast<std::size_t>(3 * round), 3);
+    std::sort(turn.begin(), turn.end());
+    EXPECT_EQ(turn, "abc") << "round " << round;
+  }
+  for (const Contender& contender : contenders) {
+    EXPECT_EQ(contender.seconds.size(), static_cast<std::size_t>(kRounds));
+    EXPECT_DOUBLE_EQ(contender.total,
+                     std::accumulate(contender.seconds.begin(), contender.seconds.end(), 0.0));
+  }
 }
 
 TEST(Measure, ByTimeHasAFewestAndAMost) {

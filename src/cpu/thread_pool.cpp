@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <new>
 #include <system_error>
 
 namespace tessera::cpu {
 namespace {
+
+// A worker that takes so much longer than the caller does not have a CPU for itself.
+constexpr std::chrono::microseconds kPatience{200};
 
 std::atomic<ThreadPool*>& current_pool() {
   static std::atomic<ThreadPool*> pool = [] {
@@ -44,7 +48,7 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
   {
     const std::lock_guard lock(mutex_);
     grow(workers - 1);
-    job.helpers = place(workers);
+    place(job);
     add(job);
   }
   job_added_.notify_all();
@@ -56,7 +60,11 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
   }
   std::unique_lock lock(mutex_);
   remove(job);
-  job_done_.wait(lock, [&] { return job.running == 0; });
+  const auto done = [&] { return job.running == 0; };
+  if (!job_done_.wait_for(lock, kPatience, done)) {
+    release(job);
+    job_done_.wait(lock, done);
+  }
 }
 
 // Starts threads until there are `threads`. When the system refuses, the pool goes on with what it has.
@@ -73,36 +81,47 @@ void ThreadPool::grow(int threads) {
   }
 }
 
-// Says where the pool's threads may run and returns how many of them, from the first on, may help with the job. They run
-// where its caller may. A job with a worker for every CPU gets one thread on each, none on the caller's: left alone, Linux
-// wakes threads after a pause beside the caller or each other and moves them milliseconds later (docs/kernels/cpu.md).
-// With fewer workers the choice is left to Linux, which knows who else is busy.
-int ThreadPool::place(int workers) {
-  cpu_set_t allowed;
+// Says where the pool's threads may run and how many of them, from the first on, may help with the job. They run where its
+// caller may. A job with a worker for every CPU gets one thread on each, none on the caller's: left alone, Linux wakes threads
+// after a pause beside the caller or each other and moves them milliseconds later (docs/kernels/cpu.md). With fewer workers
+// the choice is left to Linux, which knows who else is busy.
+void ThreadPool::place(Job& job) {
+  job.helpers = static_cast<int>(workers_.size());
   const int here = sched_getcpu();
-  const int threads = static_cast<int>(workers_.size());
-  if (here < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return threads;
-  const bool one_each = workers >= CPU_COUNT(&allowed);
+  if (here < 0 || sched_getaffinity(0, sizeof job.cpus, &job.cpus) != 0) return;
+  const bool one_each = job.workers >= CPU_COUNT(&job.cpus);
+  if (one_each) job.helpers = job.workers - 1;
   int spare = CPU_SETSIZE - 1;  // the last CPU, for the thread whose own is the caller's
-  while (CPU_ISSET(spare, &allowed) == 0) --spare;
+  while (CPU_ISSET(spare, &job.cpus) == 0) --spare;
   int own = 0;
   for (Worker& worker : workers_) {
-    while (own < spare && CPU_ISSET(own, &allowed) == 0) ++own;
-    cpu_set_t wanted = allowed;
+    while (own < spare && CPU_ISSET(own, &job.cpus) == 0) ++own;
+    cpu_set_t cpus = job.cpus;
     if (one_each && own < spare) {
-      CPU_ZERO(&wanted);
-      CPU_SET(own == here ? spare : own, &wanted);
+      CPU_ZERO(&cpus);
+      CPU_SET(own == here ? spare : own, &cpus);
       ++own;
     }
-    if (CPU_EQUAL(&wanted, &worker.cpus)) continue;  // a caller that stays where it is costs nothing
-    if (pthread_setaffinity_np(worker.thread.native_handle(), sizeof wanted, &wanted) == 0) {
-      worker.cpus = wanted;
-    }
+    confine(worker, cpus);
   }
-  return one_each ? workers - 1 : threads;
+}
+
+// The caller has nothing left to do: whoever still works at the job may also run where the caller did.
+void ThreadPool::release(const Job& job) {
+  if (CPU_COUNT(&job.cpus) == 0) return;
+  for (Worker& worker : workers_) {
+    if (worker.job == &job) confine(worker, job.cpus);
+  }
+}
+
+// Costs a system call only if something changes.
+void ThreadPool::confine(Worker& worker, const cpu_set_t& cpus) {
+  if (CPU_EQUAL(&cpus, &worker.cpus)) return;
+  if (pthread_setaffinity_np(worker.thread.native_handle(), sizeof cpus, &cpus) == 0) worker.cpus = cpus;
 }
 
 void ThreadPool::work(int thread) {
+  const auto index = static_cast<std::size_t>(thread);
   std::unique_lock lock(mutex_);
   while (true) {
     Job* job = jobs_;
@@ -114,9 +133,11 @@ void ThreadPool::work(int thread) {
     }
     const int worker = job->next_worker++;
     ++job->running;
+    workers_[index].job = job;
     lock.unlock();
     job->body(job->context, worker);
     lock.lock();
+    workers_[index].job = nullptr;
     if (--job->running == 0) job_done_.notify_all();
   }
 }

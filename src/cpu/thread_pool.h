@@ -33,20 +33,24 @@ class ThreadPool final : public Executor {
   struct Job {
     void (*body)(void* context, int worker);
     void* context;
-    int next_worker;  // the next number to hand out
-    int workers;      // how many there are
-    int helpers = 0;  // the pool's first so many threads may take one
-    int running = 0;  // handed out to pool threads and not yet back
+    int next_worker;   // the next number to hand out
+    int workers;       // how many there are
+    int helpers = 0;   // the pool's first so many threads may take one
+    cpu_set_t cpus{};  // where the caller may run
+    int running = 0;   // handed out to pool threads and not yet back
     Job* next = nullptr;
   };
 
   struct Worker {
     std::thread thread;
-    cpu_set_t cpus{};  // where it may run, once `place` has said so
+    cpu_set_t cpus{};          // where it may run, once it has been said
+    const Job* job = nullptr;  // at which it works
   };
 
   void grow(int threads);
-  int place(int workers);
+  void place(Job& job);
+  void release(const Job& job);
+  void confine(Worker& worker, const cpu_set_t& cpus);
   void work(int thread);
   void add(Job& job);
   void remove(Job& job);

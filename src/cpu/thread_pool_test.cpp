@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -72,9 +73,11 @@ std::vector<cpu_set_t> cpus_of_workers(ThreadPool& pool, int workers) {
   std::vector<cpu_set_t> found;
   const std::thread::id caller = std::this_thread::get_id();
   parallel_for(pool, workers, workers, [&](std::int64_t, int) {
-    all_here.arrive_and_wait();  // so no thread does two tasks
-    const std::lock_guard lock(mutex);
-    if (std::this_thread::get_id() != caller) found.push_back(cpus_of_this_thread());
+    if (std::this_thread::get_id() != caller) {
+      const std::lock_guard lock(mutex);
+      found.push_back(cpus_of_this_thread());
+    }
+    all_here.arrive_and_wait();  // so no thread does two tasks, and the caller works as long as they do
   });
   return found;
 }
@@ -110,6 +113,33 @@ TEST(ThreadPool, ACallOnEveryCpuHasAThreadOnEach) {
     for (const cpu_set_t& cpus : cpus_of_workers(pool, count + 2))
       anywhere += CPU_EQUAL(&cpus, &allowed) ? 1 : 0;
     EXPECT_EQ(anywhere, 2);
+  }
+}
+
+TEST(ThreadPool, WhoIsLateMayAlsoRunWhereTheCallerDid) {
+  ThreadPool pool;
+  const cpu_set_t allowed = cpus_of_this_thread();
+  const int count = CPU_COUNT(&allowed);
+  if (count < 2) GTEST_SKIP() << "this process may use one CPU only";
+  for (int round = 0; round < 2; ++round) {
+    std::barrier all_here(count);
+    std::atomic<int> late = 0, free = 0;
+    const std::thread::id caller = std::this_thread::get_id();
+    parallel_for(pool, count, count, [&](std::int64_t, int) {
+      all_here.arrive_and_wait();
+      if (std::this_thread::get_id() == caller) return;
+      for (int wait = 0; wait < 500; ++wait) {  // until the caller has lost its patience
+        const cpu_set_t mine = cpus_of_this_thread();
+        if (CPU_EQUAL(&mine, &allowed)) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      const cpu_set_t mine = cpus_of_this_thread();
+      ++late, free += CPU_EQUAL(&mine, &allowed) ? 1 : 0;
+    });
+    EXPECT_EQ(late, count - 1);
+    EXPECT_EQ(free, late);
+    for (const cpu_set_t& cpus : cpus_of_workers(pool, count))
+      EXPECT_EQ(CPU_COUNT(&cpus), 1) << "placed anew";
   }
 }
 
