@@ -4,6 +4,10 @@ SHELL := /bin/bash
 BUILD_JOBS ?= $(shell nproc)
 RELEASE := build/release
 TESSERA := $(RELEASE)/bin/tessera
+# `run` and `bench` take what is built. A first time, where there is no NVIDIA GPU, they leave the CUDA kernels out: minutes of
+# compiling for code that cannot run here.
+LAB := $(if $(wildcard $(TESSERA) /dev/nvidiactl /dev/dxg),release,cpu)
+LAB_TESSERA := build/$(LAB)/bin/tessera
 PEERS := .venv-peers
 PYTHON ?= python3 # with a PyTorch for GPUs, for peers-gpu
 
@@ -20,11 +24,11 @@ help: ## list the targets
 setup: ## install what the build and the tests need
 	@tools/setup test
 
-run: $(TESSERA) ## the experiments on this machine, and a page about them: lab-results/; ARGS="..." adds options
-	@$(TESSERA) lab $(ARGS)
+run: $(LAB_TESSERA) ## the experiments on this machine, and a page about them: lab-results/; ARGS="..." adds options
+	@$(LAB_TESSERA) lab $(ARGS)
 
-bench: $(TESSERA) ## a longer sweep; ARGS="..." replaces its options
-	@$(TESSERA) bench $(or $(ARGS),--algorithm standard,flash2 --seq 256,512,1024,2048,4096 --heads 8 \
+bench: $(LAB_TESSERA) ## a longer sweep; ARGS="..." replaces its options
+	@$(LAB_TESSERA) bench $(or $(ARGS),--algorithm standard,flash2 --seq 256,512,1024,2048,4096 --heads 8 \
 	  --dim 64,128 --dtype fp32,bf16 --direction forward,backward)
 
 peers-cpu: $(TESSERA) $(PEERS)/installed ## PyTorch and the peaks of this CPU against Tessera, with bars; ARGS="..." adds options
@@ -44,12 +48,13 @@ $(PEERS)/installed: benchmarks/requirements-cpu.txt
 	@$(PEERS)/bin/pip install --quiet -r $<
 	@touch $@
 
-# Phony through the pattern below: Ninja knows better than Make whether anything is out of date.
-.PHONY: $(TESSERA)
-$(TESSERA):
+# Phony: Ninja knows better than Make whether anything is out of date.
+COMMANDS := build/release/bin/tessera build/cpu/bin/tessera
+.PHONY: $(COMMANDS)
+$(COMMANDS): build/%/bin/tessera:
 	@tools/setup run
-	@$(call configure,release)
-	@cmake --build --preset release --target tessera_lab -j $(BUILD_JOBS)
+	@$(call configure,$*)
+	@cmake --build build/$* --target tessera_lab -j $(BUILD_JOBS)
 
 build: ## build the library and the command (release)
 	@tools/setup run

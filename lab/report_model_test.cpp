@@ -76,6 +76,22 @@ TEST(ReportModel, CommitsOfOneMachineAreToldApart) {
   EXPECT_EQ(report.runs[1].label, "CPU A @ abcdefa");
 }
 
+// Two runs that were also asked for different things: the names must not put it down to the machine.
+TEST(ReportModel, RunsThatWereAskedForDifferentThingsSaySo) {
+  std::vector<nlohmann::json> other;
+  for (nlohmann::json row : test_rows()) {
+    row["machine"] = "CPU B, 8 CPUs";
+    row["batch"] = 4;
+    row["block_q"] = 32;  // the library's choice there, not what was asked for
+    other.push_back(row);
+  }
+  const Report report = make_report({test_results(test_rows()), test_results(other)});
+  const auto& series = report.sections[0].figures[0].panels[0].series;
+  ASSERT_EQ(series.size(), 4U);
+  EXPECT_EQ(series[1].name, "flash2 · CPU A, batch 1");
+  EXPECT_EQ(series[3].name, "flash2 · CPU B, batch 4");
+}
+
 TEST(ReportModel, MissingPointsStayAndSayWhy) {
   std::vector<nlohmann::json> rows = test_rows();
   rows.push_back(test_missing("standard", 1024, "out_of_memory", "needs 8 GiB; the budget is 4 GiB"));

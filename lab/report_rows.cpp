@@ -119,11 +119,16 @@ std::vector<std::string> distinct(const Rows& rows, const std::string& field) {
 }
 
 std::string distinction(const Rows& rows, const std::vector<std::string>& fields) {
-  std::map<std::string, Rows> groups;
-  for (const json* row : rows) groups[key_of(*row, fields)].push_back(row);
+  std::vector<std::string> settings = fields;
+  settings.erase(std::remove(settings.begin(), settings.end(), "run"), settings.end());
+  std::map<std::string, Rows> by_fields, by_settings;
+  for (const json* row : rows) {
+    by_fields[key_of(*row, fields)].push_back(row);
+    by_settings[key_of(*row, settings)].push_back(row);
+  }
   for (const char* candidate : kDistinctions) {
     if (std::find(fields.begin(), fields.end(), candidate) != fields.end()) continue;
-    for (const auto& [key, group] : groups) {
+    for (const auto& [key, group] : is_chosen(candidate) ? by_fields : by_settings) {
       if (distinct(group, candidate).size() > 1) return candidate;
     }
   }

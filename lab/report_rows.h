@@ -17,7 +17,8 @@ std::string key_of(const nlohmann::json& row, const std::vector<std::string>& fi
 // The distinct values of a field, in order of appearance.
 std::vector<std::string> distinct(const Rows& rows, const std::string& field);
 
-// A field in which rows with the same key differ, or nothing when no two rows share a key.
+// A field in which rows with the same key differ, or nothing when no two rows share a key. Rows of two runs that differ also in
+// what was asked for count as sharing one: another machine or commit would not explain their difference.
 std::string distinction(const Rows& rows, const std::vector<std::string>& fields);
 
 // The last row of every key: a point measured again replaces the one before. `dropped` counts the others.
