@@ -40,7 +40,8 @@ TEST(Measure, ContendersTakeTurnsAndFollowEachOtherEquallyOften) {
   std::map<std::string, int> pairs;
   for (std::size_t i = 0; i + 1 < order.size(); ++i) ++pairs[order.substr(i, 2)];
   EXPECT_EQ(pairs.size(), 6U) << "each after each other, none after itself";
-  for (const auto& [pair, count] : pairs) EXPECT_NEAR(count, 3 * kRounds / 6, 20) << pair;
+  for (const auto& [pair, count] : pairs)
+    EXPECT_NEAR(count, 3 * kRounds / 6, 12) << pair;  // a rotation: 67 and 33
   for (int round = 0; round < kRounds; ++round) {
     std::string turn = order.substr(static_cast<std::size_t>(3 * round), 3);
     std::sort(turn.begin(), turn.end());
