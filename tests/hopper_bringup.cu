@@ -142,8 +142,10 @@ __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_consta
     const std::uint32_t k = descriptor_low(ptx::shared_address(right), 0);
 #pragma unroll
     for (int i = 0; i < Depth / 16; ++i) {
-      ptx::Wgmma<Width, Type>::shared(d, join_descriptor(q + (column_step(64, i) >> 4)),
-                                      join_descriptor(k + (column_step(Width, i) >> 4)), i > 0);
+      const std::uint64_t a = join_descriptor(q + (column_step(64, i) >> 4)),
+                          b = join_descriptor(k + (column_step(Width, i) >> 4));
+      if (i == 0) ptx::Wgmma<Width, Type>::shared_first(d, a, b);
+      else ptx::Wgmma<Width, Type>::shared(d, a, b);
     }
   } else {
     const std::uint32_t v = descriptor_low(ptx::shared_address(right), Depth * kRowBytes);

@@ -212,22 +212,18 @@ void run(const BackwardFamily& family, const core::Problem& p, const registry::R
     a.ticket = a.turns + workspace.turns / sizeof(std::uint32_t) - 1;
   }
 
-  const core::BasicTaskOrder<std::uint32_t> block_order{
-      .sequences = static_cast<std::uint32_t>(p.batch),
-      .heads = static_cast<std::uint32_t>(p.q_heads),
-      .tiles = static_cast<std::uint32_t>((p.q_length + kQueryBlock - 1) / kQueryBlock)};
-  a.order = block_order;
+  a.order = query_block_order(p);
   launch(family.prepare, "flash2 backward, prepare", grids.blocks, flash2::kPrepareThreads, 0,
          resources.stream, a);
   if (choice.keys != nullptr) {
-    a.order = order_of(p, true, choice.keys->block_k, device);
+    a.order = key_tile_order(p, choice.keys->block_k, device);
     if (choice.in_turns) a.order = in_turns(a.order, *choice.keys, device);
     a.bias_staged = choice.bias_staged;
     launch(choice.keys->kernel, "flash2 backward, keys", grids.keys, choice.keys->threads,
            static_cast<std::size_t>(shared_memory_of(choice, *choice.keys)), resources.stream, a);
   }
   if (choice.head_dim != 0) {
-    a.order = block_order;
+    a.order = query_block_order(p);
     launch(family.finish, "flash2 backward, finish", grids.blocks, flash2::kFinishThreads, 0,
            resources.stream, a);
   }
@@ -247,6 +243,17 @@ BackwardFamily family_of(const core::Problem& p) {
 }
 
 }  // namespace
+
+core::BasicTaskOrder<std::uint32_t> query_block_order(const core::Problem& p) {
+  return {.sequences = static_cast<std::uint32_t>(p.batch),
+          .heads = static_cast<std::uint32_t>(p.q_heads),
+          .tiles = static_cast<std::uint32_t>((p.q_length + kQueryBlock - 1) / kQueryBlock)};
+}
+
+core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::int64_t tile,
+                                                   const DeviceLimits& device) {
+  return order_of(p, true, tile, device);
+}
 
 BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits& device,
                                const core::Problem& p) {

@@ -25,6 +25,11 @@ struct BackwardChoice {
 BackwardChoice choose_backward(const flash2::BackwardFamily& family, const DeviceLimits& device,
                                const core::Problem& p);
 
+// The order of the blocks of queries, for what comes before and after the tiles; and of tiles of `tile` keys.
+core::BasicTaskOrder<std::uint32_t> query_block_order(const core::Problem& p);
+core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::int64_t tile,
+                                                   const DeviceLimits& device);
+
 // For GPUs from sm_80 on.
 std::string flash2_backward_limits(const core::Problem& p);
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers);

@@ -5,6 +5,7 @@
 #include "cuda/flash2_backward.h"
 #include "cuda/flash2_forward.h"
 #include "cuda/flash2_fp32.h"
+#include "cuda/hopper_backward.h"
 #include "cuda/hopper_forward.h"
 #include "cuda/minimal.h"
 #include "cuda/standard.h"
@@ -30,6 +31,9 @@ constexpr Features kSimple = Feature::fp32 | Feature::causal | Feature::window |
 // What cuda.flash2 serves in its place: bias, ALiBi, softcap, dropout and block masks.
 constexpr Features kHopper = Feature::fp16 | Feature::bf16 | Feature::causal | Feature::window |
                              Feature::packed | Feature::gqa | Feature::value_dim | Feature::shard;
+
+// Likewise; and deterministic sums.
+constexpr Features kHopperBackward = kHopper | Feature::dropout | Feature::lse_gradient;
 
 using Fp32 = Flash2Fp32<fp32::Multiply::halves>;
 using Fp32Sm75 = Flash2Fp32<fp32::Multiply::fma>;
@@ -57,6 +61,8 @@ using enum Direction;
 constexpr Kernel kKernels[] = {
     kernel("cuda.hopper", hopper, 110, forward, kHopper, hopper_forward_limits, hopper_forward_configuration,
            hopper_forward_details, hopper_forward),
+    kernel("cuda.hopper", hopper, 110, backward, kHopperBackward, hopper_backward_limits,
+           hopper_backward_configuration, hopper_backward_details, hopper_backward),
     kernel("cuda.flash2", flash2, 100, forward, kHalves, flash2_forward_limits, flash2_forward_configuration,
            flash2_forward_details, flash2_forward),
     kernel("cuda.flash2", flash2, 100, backward, kHalves, flash2_backward_limits,

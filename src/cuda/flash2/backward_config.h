@@ -48,10 +48,10 @@ struct BackwardArguments {
   // asked for, or has a kernel of its own.
   float* grad_q_sums = nullptr;
   int head_dim = 0;  // of the sums' rows
-  // Deterministic mode: per head and block of queries, for every 16 of them, how many tiles of keys have added to the sums;
-  // and the tasks given out so far. Null: in any order.
+  // Deterministic mode: per head and block of queries, for every 16 of them, how many tiles of keys have added to the sums.
+  // Null: in any order.
   std::uint32_t* turns = nullptr;
-  std::uint32_t* ticket = nullptr;
+  std::uint32_t* ticket = nullptr;  // the tasks given out so far; null: a task is that of its thread block
   bool bias_staged = false;  // the bias comes through shared memory
 
   // Of sums of dS K and dS^T Q.

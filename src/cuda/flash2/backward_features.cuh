@@ -6,6 +6,7 @@
 
 #include "core/philox.h"
 #include "core/problem.h"
+#include "core/walk.h"
 #include "cuda/flash2/dropout_lanes.h"
 #include "cuda/flash2/features.cuh"
 

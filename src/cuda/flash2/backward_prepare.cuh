@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     backward_prepare(const __grid_constant__ BackwardArguments a) {
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
-  if (a.turns != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.ticket = 0;
+  if (a.ticket != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.ticket = 0;
   if (block.rows <= 0) return;
   const core::Sequence& s = block.s;
   if (a.grad_q_sums != nullptr) {

@@ -86,8 +86,9 @@ class Consumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < C.qk_dim / 16; ++i) {
-      ptx::Wgmma<kWidth, C.type>::shared(s_, ptx::advance(q, column_step(kRows, i)),
-                                         ptx::advance(k, column_step(kWidth, i)), i > 0);
+      const std::uint64_t a = ptx::advance(q, column_step(kRows, i)), b = ptx::advance(k, column_step(kWidth, i));
+      if (i == 0) ptx::Wgmma<kWidth, C.type>::shared_first(s_, a, b);
+      else ptx::Wgmma<kWidth, C.type>::shared(s_, a, b);
     }
     ptx::wgmma_commit();
   }

@@ -14,7 +14,7 @@ namespace tessera::cuda::ptx {
 namespace cuda_ptx = ::cuda::ptx;
 
 // Where a thread waits, for the message of a wait that is not fulfilled.
-enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
+enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch, scores };
 
 // Waits longer than this many polls are a mistake; each lasts tens of nanoseconds to a few microseconds.
 inline constexpr std::uint32_t kMostPolls = 1U << 18;
@@ -90,6 +90,12 @@ __device__ __forceinline__ void load_box(void* to, const CUtensorMap& map, std::
   cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_cluster, cuda_ptx::space_global, to, &map, at, barrier);
 }
 
+// Neighbouring bytes to shared memory, 16 at a time; they arrive at the mbarrier. PTX ISA: cp.async.bulk.
+__device__ __forceinline__ void load_bytes(void* to, const void* from, std::uint32_t bytes,
+                                           std::uint64_t* barrier) {
+  cuda_ptx::cp_async_bulk(cuda_ptx::space_cluster, cuda_ptx::space_global, to, from, bytes, barrier);
+}
+
 // A box from shared memory; what lies outside the tensor is left out.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* from, int column, int row,
                                           int head, int batch) {
@@ -117,6 +123,17 @@ __device__ __forceinline__ void meet(int barrier, int threads) {
 __device__ __forceinline__ void pass(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+// Meets; whether the condition holds for any of the threads. PTX ISA: barrier.red.
+__device__ __forceinline__ bool meet_or(int barrier, int threads, bool condition) {
+  std::uint32_t any;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.s32 p, %3, 0;\n"
+      "barrier.cta.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q;}"
+      : "=r"(any)
+      : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
+      : "memory");
+  return any != 0;
+}
 // Registers per thread from here on, for all warps of the group. PTX ISA: setmaxnreg.
 template <int Count>
 __device__ __forceinline__ void take_registers() {
@@ -138,6 +155,14 @@ __device__ __forceinline__ bool elect() {
 __device__ __forceinline__ void store_matrix(std::uint32_t to, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void store_matrix_transposed(std::uint32_t to, std::uint32_t r0, std::uint32_t r1,
+                                                        std::uint32_t r2, std::uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r0),
+               "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
 

@@ -61,35 +61,42 @@ struct Wgmma;
 #define TESSERA_REGISTERS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define TESSERA_REGISTERS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define TESSERA_REGISTERS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define TESSERA_BIND_16(b) \
-  "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), "+f"(d[b + 6]), \
-  "+f"(d[b + 7]), "+f"(d[b + 8]), "+f"(d[b + 9]), "+f"(d[b + 10]), "+f"(d[b + 11]), "+f"(d[b + 12]), \
-  "+f"(d[b + 13]), "+f"(d[b + 14]), "+f"(d[b + 15])
+#define TESSERA_BIND_16(k, b) \
+  k(d[b]), k(d[b + 1]), k(d[b + 2]), k(d[b + 3]), k(d[b + 4]), k(d[b + 5]), k(d[b + 6]), k(d[b + 7]), k(d[b + 8]), \
+  k(d[b + 9]), k(d[b + 10]), k(d[b + 11]), k(d[b + 12]), k(d[b + 13]), k(d[b + 14]), k(d[b + 15])
 #define TESSERA_LIST_32 TESSERA_REGISTERS_0 ", " TESSERA_REGISTERS_16
 #define TESSERA_LIST_48 TESSERA_REGISTERS_0 ", " TESSERA_REGISTERS_16 ", " TESSERA_REGISTERS_32
 #define TESSERA_LIST_64 TESSERA_REGISTERS_0 ", " TESSERA_REGISTERS_16 ", " TESSERA_REGISTERS_32 ", " TESSERA_REGISTERS_48
 #define TESSERA_LIST_128 TESSERA_REGISTERS_0 ", " TESSERA_REGISTERS_16 ", " TESSERA_REGISTERS_32 ", " TESSERA_REGISTERS_48 ", " TESSERA_REGISTERS_64 ", " TESSERA_REGISTERS_80 ", " TESSERA_REGISTERS_96 ", " TESSERA_REGISTERS_112
-#define TESSERA_BIND_32 TESSERA_BIND_16(0), TESSERA_BIND_16(16)
-#define TESSERA_BIND_48 TESSERA_BIND_16(0), TESSERA_BIND_16(16), TESSERA_BIND_16(32)
-#define TESSERA_BIND_64 TESSERA_BIND_16(0), TESSERA_BIND_16(16), TESSERA_BIND_16(32), TESSERA_BIND_16(48)
-#define TESSERA_BIND_128 TESSERA_BIND_16(0), TESSERA_BIND_16(16), TESSERA_BIND_16(32), TESSERA_BIND_16(48), TESSERA_BIND_16(64), TESSERA_BIND_16(80), TESSERA_BIND_16(96), TESSERA_BIND_16(112)
+#define TESSERA_BIND_32(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16)
+#define TESSERA_BIND_48(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32)
+#define TESSERA_BIND_64(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48)
+#define TESSERA_BIND_128(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48), TESSERA_BIND_16(k, 64), TESSERA_BIND_16(k, 80), TESSERA_BIND_16(k, 96), TESSERA_BIND_16(k, 112)
 
-// A and B in shared memory, both with the contraction contiguous; d = A B, or d += A B.
-// A in registers, B in shared memory with its columns contiguous; d += A B.
+// A and B in shared memory; d = A B (shared_first) or d += A B (shared). A has the contraction contiguous, B too or (ByRows) its
+// columns. A in registers, B in shared memory with its columns contiguous; d += A B.
 #define TESSERA_WGMMA(COLUMNS, TYPE, NAME, REGISTERS, R0, R1, R2, R3, R4)                                             \
   template <>                                                                                                         \
   struct Wgmma<COLUMNS, Half16::TYPE> {                                                                               \
-    static __device__ __forceinline__ void shared(float* d, std::uint64_t a, std::uint64_t b, bool add) {             \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #R2 ", 0;\n"                                                     \
+    template <bool ByRows = false>                                                                                    \
+    static __device__ __forceinline__ void shared_first(float* d, std::uint64_t a, std::uint64_t b) {                 \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0;\n"                                                            \
                    "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {"                         \
-                   TESSERA_LIST_##REGISTERS "}, %" #R0 ", %" #R1 ", p, 1, 1, 0, 0;}"                                  \
-                   : TESSERA_BIND_##REGISTERS                                                                         \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                     \
+                   TESSERA_LIST_##REGISTERS "}, %" #R0 ", %" #R1 ", p, 1, 1, 0, %" #R2 ";}"                           \
+                   : TESSERA_BIND_##REGISTERS("=f")                                                                   \
+                   : "l"(a), "l"(b), "n"(ByRows ? 1 : 0));                                                            \
+    }                                                                                                                 \
+    template <bool ByRows = false>                                                                                    \
+    static __device__ __forceinline__ void shared(float* d, std::uint64_t a, std::uint64_t b) {                       \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {"                         \
+                   TESSERA_LIST_##REGISTERS "}, %" #R0 ", %" #R1 ", 1, 1, 1, 0, %" #R2 ";"                            \
+                   : TESSERA_BIND_##REGISTERS("+f")                                                                   \
+                   : "l"(a), "l"(b), "n"(ByRows ? 1 : 0));                                                            \
     }                                                                                                                 \
     static __device__ __forceinline__ void registers(float* d, const std::uint32_t* a, std::uint64_t b) {             \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {"                         \
                    TESSERA_LIST_##REGISTERS "}, {%" #R0 ", %" #R1 ", %" #R2 ", %" #R3 "}, %" #R4 ", 1, 1, 1, 1;"      \
-                   : TESSERA_BIND_##REGISTERS                                                                         \
+                   : TESSERA_BIND_##REGISTERS("+f")                                                                   \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
     }                                                                                                                 \
   };

@@ -1,0 +1,243 @@
+// From scores to P and dS in the Hopper backward kernel: masks, dropout, and what values that are not finite ask for.
+//
+// Keys are rows: a lane holds keys lane / 4 and lane / 4 + 8 of its warp's 16, and of every eight queries 2 (lane % 4) and the
+// next.
+#pragma once
+
+#include "cuda/hopper/backward_consumer.cuh"
+
+namespace tessera::cuda::hopper {
+
+// Whether all keys of the tile are seen by all queries of the step that begins with query `begin`.
+template <BackwardConfig C>
+__device__ __forceinline__ bool BackwardConsumer<C>::whole(int begin) const {
+  const KeyTile& t = tile();
+  const bool all = begin >= t.low + kKeys - 1 && begin + kQueries - 1 <= t.high && begin >= t.first &&
+                   begin + kQueries <= t.last && kKeys <= t.keys;
+  return __all_sync(kWarp, all);
+}
+
+// Which of a unit's queries see a key: [first, first + count).
+template <BackwardConfig C>
+__device__ __forceinline__ flash2::SeenRange seen_queries(const KeyTile& t, int key, int query) {
+  const int first = max(t.first, t.low + key), last = min(t.last, t.high + key + 1);
+  return flash2::seen_range(first - query, (key < t.keys ? last : first) - query);
+}
+
+// S becomes P. `check` stays 0 while everything is finite, also what is masked.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::exponentiate(int slot, int half, int query, bool masked,
+                                                                  float& check) {
+  const int lane = kept_lane();
+  if (masked) {
+    const int key = group_ * kGroupRows + warp_ * 16 + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, query + lane % 4 * 2);
+#pragma unroll
+      for (int j = 0; j < kUnit / 8; ++j) {
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          float& score = s_[4 * j + 2 * r + x];
+          check = fmaf(score, 0.0F, check);
+          score = range(8 * j + x) ? score : -INFINITY;
+        }
+      }
+    }
+  }
+  const float* lse = shared_.statistics[slot][half][0] + lane % 4 * 2;
+  const float scale = a_.call.features.scale_log2;
+#pragma unroll
+  for (int j = 0; j < kUnit / 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(lse + j * 8);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      s_[4 * j + 2 * r] = ptx::exp2(fmaf(s_[4 * j + 2 * r], scale, -pair.x));
+      s_[4 * j + 2 * r + 1] = ptx::exp2(fmaf(s_[4 * j + 2 * r + 1], scale, -pair.y));
+    }
+  }
+}
+
+// dP becomes dS = P o (dP - delta); both are packed.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int half, int query, bool masked,
+                                                                   std::uint32_t kept, float& check) {
+  const int lane = kept_lane();
+  if (masked) {
+#pragma unroll
+    for (int i = 0; i < kUnit / 2; ++i) {
+      const float poison = ds_[i] * 0.0F;  // NaN if dO or V is not finite here: dV must show it
+      check += poison;
+      s_[i] += poison;
+    }
+  }
+  const float* delta = shared_.statistics[slot][half][1] + lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < kUnit / 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(delta + j * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float &p = s_[4 * j + i], &grad = ds_[4 * j + i];
+      const bool keep = !C.dropout || (kept >> kept_position(j, i / 2, i % 2) & 1) != 0;
+      const float kept_p = keep ? p : 0.0F;
+      grad = C.dropout ? fmaf(kept_p, grad, -p * (i % 2 == 0 ? pair.x : pair.y))
+                       : (grad - (i % 2 == 0 ? pair.x : pair.y)) * p;
+      p = kept_p;
+    }
+  }
+  if (masked) {
+    const int key = group_ * kGroupRows + warp_ * 16 + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, query + lane % 4 * 2);
+#pragma unroll
+      for (int j = 0; j < kUnit / 8; ++j) {
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const int i = 4 * j + 2 * r + x;
+          s_[i] = range(8 * j + x) ? s_[i] : 0.0F;
+          ds_[i] = range(8 * j + x) ? ds_[i] : 0.0F;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit / 4; ++i) {
+    p_packed_[i] = ptx::pack<C.type>(s_[2 * i], s_[2 * i + 1]);
+    ds_packed_[i] = ptx::pack<C.type>(ds_[2 * i], ds_[2 * i + 1]);
+  }
+}
+
+template <BackwardConfig C>
+__device__ __forceinline__ bool BackwardConsumer<C>::any_of_group(bool condition) const {
+  return ptx::meet_or(kOwn + group_, kWarpGroup, condition);
+}
+
+// dS for dQ: rows are queries, a panel for each warp group's keys.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::store_scores(int half) const {
+  const int lane = kept_lane();
+  const int row = half * kUnit + lane / 16 * 8 + lane % 8, column = group_ * 64 + warp_ * 16 + lane / 8 % 2 * 8;
+  const std::uint32_t to = ptx::shared_address(shared_.scores[score_slot(0)]) +
+                           element_offset(kQueries, row, column);
+#pragma unroll
+  for (int n = 0; n < kUnit / 16; ++n) {
+    ptx::store_matrix_transposed(to + static_cast<std::uint32_t>(n * kRowStepBytes), ds_packed_[4 * n],
+                                 ds_packed_[4 * n + 1], ds_packed_[4 * n + 2], ds_packed_[4 * n + 3]);
+  }
+}
+
+// --- where something is not finite ---
+
+// Two numbers, 0 instead of what is not finite. What such a number reaches rightly is NaN by its own score.
+template <ptx::Half16 Type>
+__device__ __forceinline__ std::uint32_t only_finite(std::uint32_t pair) {
+  constexpr std::uint32_t kExponent = Type == ptx::Half16::bf16 ? 0x7F80 : 0x7C00;
+  if ((pair & kExponent) == kExponent) pair &= 0xFFFF0000U;
+  if ((pair >> 16 & kExponent) == kExponent) pair &= 0xFFFFU;
+  return pair;
+}
+
+// Rids the unit's rows of Q and dO of what is not finite, when both warp groups have their scores: zeros of a masked step must not
+// meet it in the products that follow.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot, int half) {
+  if (lane_ == 0) shared_.careful[score_slot(0)] = careful_mark(0);
+  wait(&shared_.read[half], queries_.count() & 1, ptx::WaitFor::scores);
+  auto clear = [&](const unsigned char* tile) {
+#pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kUnit * 8; at += kWarpGroup) {
+      const int row = half * kUnit + at / 8 % kUnit, panel = at / 8 / kUnit;
+      const std::uint32_t where =
+          ptx::shared_address(tile) +
+          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes + at % 8 * 16);
+      const uint4 x = ptx::load_shared(where);
+      ptx::store_shared(where, uint4{only_finite<C.type>(x.x), only_finite<C.type>(x.y),
+                                     only_finite<C.type>(x.z), only_finite<C.type>(x.w)});
+    }
+  };
+  clear(shared_.q[slot]);
+  clear(shared_.grad_out[slot]);
+  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  ptx::meet(kOwn + group_, kWarpGroup);
+}
+
+// dQ by products of a warp, without what is not finite in K, added to the sums.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::add_carefully(float* to) const {
+  const int lane = kept_lane();
+  const std::uint32_t left = ptx::shared_address(shared_.scores[score_slot(1)]) +
+                             matrix_offset(kQueries, (kByQueries ? group_ * kUnit : 0) + warp_ * 16, lane);
+  const std::uint32_t right = ptx::shared_address(shared_.k[key_slot()]) +
+                              (kByQueries ? 0 : group_ * kKeys * kRowBytes) + matrix_offset(kKeys, 0, lane);
+#pragma unroll 1
+  for (int j = 0; j < 8; j += 2) {
+    float sums[2][4] = {};
+#pragma unroll 1
+    for (int n = 0; n < kKeys / 16; ++n) {
+      std::uint32_t a[4], b[4];
+      ptx::load_matrix(a, matrix_step(kQueries, left, 2 * n));
+      ptx::load_matrix_transposed(b, matrix_step(kKeys, right + static_cast<std::uint32_t>(n * kRowStepBytes), j));
+#pragma unroll
+      for (std::uint32_t& pair : b) pair = only_finite<C.type>(pair);
+      ptx::mma<ptx::Mma::k16, C.type>(sums[0], a, b[0], b[1]);
+      ptx::mma<ptx::Mma::k16, C.type>(sums[1], a, b[2], b[3]);
+    }
+    flash2::reduce_fragment(to + 128 * j, sums[0]);
+    flash2::reduce_fragment(to + 128 * (j + 1), sums[1]);
+  }
+}
+
+// --- dropout ---
+
+// A call of the generator gives, for one query, eight of 32 neighbouring keys: pairs of neighbours, eight apart. Two
+// neighbouring warps hold these keys, and in each two lanes, l and l ^ 4, hold a pair. So each of the four draws a quarter of
+// the queries: a warp those of its half of the unit, a lane every second of them; then they exchange what they found.
+
+// What draw needs of a head waits in shared memory: registers are full.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::begin_head(int head) {
+  const core::Problem& p = a_.call.problem;
+  const int key = tile().first_key + group_ * kGroupRows + warp_ / 2 * 32;
+  DropoutHead& own = shared_.dropout[group_ * 4 + warp_];
+  const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
+  __syncwarp();
+  own.stream = stream;
+  own.columns[lane_ / 8] =
+      core::dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane_ / 8);
+  __syncwarp();
+}
+
+// Which elements of the 64 queries from `query` on are kept: bit kept_position(j, r, x).
+template <BackwardConfig C>
+__device__ __forceinline__ std::uint32_t BackwardConsumer<C>::draw(int query, int buffer) {
+  const int lane = kept_lane(), half = warp_ % 2, odd = lane / 4 % 2;
+  const DropoutHead& head = shared_.dropout[group_ * 4 + warp_];
+  const core::DropoutStream stream = head.stream;
+  const core::DropoutColumns columns = head.columns[lane / 8];
+  const auto row = static_cast<std::uint32_t>(a_.call.problem.origin.row) +
+                   static_cast<std::uint32_t>(query + half * 32 + lane % 4 * 2 + odd);
+  std::uint32_t bits[2] = {};  // for the warp that holds keys 0 to 15 of the 32, and for the other
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const core::PhiloxBlock block = core::dropout_call(stream, columns, row + 8 * j);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const std::uint32_t halves = kept_halves(a_.call.features, block.word[m]);
+      bits[m / 2] |= halves & (0x10001U << (2 * j + m % 2));
+    }
+  }
+  // Even keys in the lower half, odd ones in the upper.
+  const std::uint32_t own = half == 0 ? bits[0] : bits[1], other = half == 0 ? bits[1] : bits[0];
+  std::uint32_t* slots = shared_.drawn + buffer * (C.warps() * 32) + (group_ * 4 + warp_) * 32;
+  slots[lane] = other;
+  ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);
+  const std::uint32_t received = slots[lane + (half == 0 ? 32 : -32)];
+  // Bits [0, 8): the first 32 queries, even keys; [8, 16): the other 32; from 16 on: odd keys.
+  const std::uint32_t drawn = half == 0 ? own | received << 8 : received | own << 8;
+  const std::uint32_t theirs = __shfl_xor_sync(kWarp, drawn, 4);
+  const std::uint32_t mine16 = drawn >> (16 * odd) & 0xFFFF, theirs16 = theirs >> (16 * odd) & 0xFFFF;
+  return odd == 0 ? mine16 | theirs16 << 16 : theirs16 | mine16 << 16;
+}
+
+}  // namespace tessera::cuda::hopper
