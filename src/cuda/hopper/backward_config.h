@@ -27,6 +27,8 @@ struct BackwardConfig {
   static constexpr int kQueryStages = 2;  // steps of Q, dO and statistics
   static constexpr int kScoreStages = 2;  // steps of dS
 
+  // Whether scores are begun while dK and dV of the queries before are under way: where there are registers for both.
+  constexpr bool overlap_units() const { return head_dim == 64; }
   constexpr int block_k() const { return kGroups * kGroupRows; }
   constexpr int block_q() const { return halves * kGroupRows; }
   constexpr int threads() const { return (kGroups + 1) * kWarpGroup; }

@@ -11,6 +11,7 @@ template <ptx::Half16 Type, bool Bounded = false>
 inline constexpr std::array kBackwardConfigs = {
     BackwardConfig{.bounded_waits = Bounded, .type = Type},
     BackwardConfig{.dropout = true, .bounded_waits = Bounded, .type = Type},
+    BackwardConfig{.head_dim = 128, .halves = 1, .bounded_waits = Bounded, .type = Type},
 };
 
 }  // namespace tessera::cuda::hopper

@@ -21,7 +21,7 @@ class BackwardConsumer {
  public:
   __device__ __forceinline__ BackwardConsumer(const BackwardArguments& a, BackwardMemory<C>& shared, int group,
                                               int warp)
-      : a_(a), shared_(shared), group_(group), warp_(warp), lane_(static_cast<int>(threadIdx.x) % 32) {}
+      : a_(a), shared_(shared), group_(group), warp_(warp) {}
 
   __device__ __forceinline__ void run() {
 #pragma unroll 1
@@ -29,24 +29,20 @@ class BackwardConsumer {
       wait(&shared_.keys_full[key_slot()], tiles_.count() / C.kKeyStages & 1, ptx::WaitFor::k_full);
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) grad_k_[i] = grad_v_[i] = 0;
-      step_ = 0;
-      if (uniform(tile().begin) < uniform(tile().end)) {
-        int head = uniform(tile().first_head);
+      int head = uniform(tile().first_head), begin = uniform(tile().begin);
+      if (begin < uniform(tile().end)) {
+        if constexpr (C.dropout) begin_head(head);
+        one_step<true>(head, begin);
+        release_keys_before();
 #pragma unroll 1
-        do {  // loops that are never passed over: products may be in flight at their ends
-          if constexpr (C.dropout) begin_head(head);
-          int at = uniform(tile().begin);
-#pragma unroll 1
-          do {
-            one_step(head, at);
-            at += kQueries;
-          } while (at < uniform(tile().end));
-        } while (++head < uniform(tile().first_head + tile().heads));
+        while (next_step(head, begin)) one_step<false>(head, begin);
         last_queries();
+      } else {
+        release_keys_before();
       }
       finalize();
     }
-    if (lane_ == 0) ptx::wait_stores_read();
+    if (lane() == 0) ptx::wait_stores_read();
   }
 
  private:
@@ -63,9 +59,11 @@ class BackwardConsumer {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
 
-  // For addresses that are worked out where they are needed and not kept in registers through all steps.
-  __device__ __forceinline__ int kept_lane() const {
-    return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(lane_)));
+  // Worked out where it is needed, not kept in a register through all steps. PTX ISA: %laneid.
+  __device__ static __forceinline__ int lane() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
   }
 
   // --- products ---
@@ -96,8 +94,9 @@ class BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  // This warp group's 64 x 64 of dQ: all keys of the tile.
+  // This warp group's 64 x 64 of dQ of the step before, all keys of the tile, when the other warp group has stored its dS, too.
   __device__ __forceinline__ void issue_dq(float (&grad_q)[32]) {
+    wait(&shared_.scores_full[score_slot(1)], (queries_.count() - 1) / C.kScoreStages & 1, ptx::WaitFor::scores);
     const std::uint64_t a =
         descriptor(shared_.scores[score_slot(1)], kByQueries ? group_ * kUnit * kRowBytes : 0, 0);
     const std::uint64_t b = descriptor(shared_.k[key_slot()], kByQueries ? 0 : group_ * kKeys * kRowBytes,
@@ -120,30 +119,37 @@ class BackwardConsumer {
     return uniform(tile().heads) > 0;
   }
 
+  // False: that was the last one.
+  __device__ __forceinline__ bool next_step(int& head, int& begin) {
+    begin += kQueries;
+    if (begin < uniform(tile().end)) return true;
+    if (++head == uniform(tile().first_head + tile().heads)) return false;
+    begin = uniform(tile().begin);
+    if constexpr (C.dropout) begin_head(head);
+    return true;
+  }
+
+  template <bool First>
   __device__ __forceinline__ void one_step(int head, int begin) {
-    float grad_q[32];
-    unit<0>(begin, grad_q);
-    if constexpr (C.halves == 2) unit<1>(begin, grad_q);
+    unit<0, First>(begin);
+    if constexpr (C.halves == 2) unit<1, First>(begin);
     const int query = begin + (kByQueries ? group_ * kUnit : 0);
     sums_ = query < uniform(tile().last)
                 ? head * static_cast<int>(a_.call.blocks.per_head) + tile().origin + query / kUnit
                 : -1;
     queries_.next();
-    ++step_;
   }
 
   // 64 queries of a step.
-  template <int Half>
-  __device__ __forceinline__ void unit(int begin, float (&grad_q)[32]) {
+  template <int Half, bool First>
+  __device__ __forceinline__ void unit(int begin) {
     constexpr bool kLast = Half == C.halves - 1;
     const int slot = uniform(queries_.slot());
     if constexpr (Half == 0) wait(&shared_.q_full[slot], queries_.phase(), ptx::WaitFor::q_full);
     issue_scores(s_, shared_.k[key_slot()], shared_.q[slot], Half);
     ptx::wgmma_wait<1>();
     ptx::pin(p_packed_), ptx::pin(ds_packed_);
-    if (Half == 0 && step_ > 0) ptx::arrive_if(lane_ == 0, &shared_.q_empty[queries_.slot_before()]);
-    if (Half == 0 && step_ == 1) release_keys_before();
-    if (Half == 1 && step_ > 0) add_to_dq(grad_q);
+    if (Half == 0 && !First) ptx::arrive_if(lane() == 0, &shared_.q_empty[queries_.slot_before()]);
     if constexpr (Half == 0) wait(&shared_.grad_out_full[slot], queries_.phase(), ptx::WaitFor::v_full);
     issue_scores(ds_, shared_.v[key_slot()], shared_.grad_out[slot], Half);
     const int query = begin + Half * kUnit;
@@ -153,33 +159,40 @@ class BackwardConsumer {
     ptx::pin(s_);
     const bool masked = !whole(begin);
     float check = 0;
-    exponentiate(slot, Half, query, masked, check);
+    if (masked) apply_mask(query, check);
+    exponentiate(slot, Half);
     ptx::wgmma_wait<0>();
     ptx::pin(ds_);
-    differentiate(slot, Half, query, masked, kept, check);
-    ptx::arrive_if(lane_ == 0, &shared_.read[Half]);
+    const bool careful = masked && look_for_poison(check);
+    differentiate(slot, Half, kept);
+    pack_scores();
+    if (masked) hide_unseen(query);
+    ptx::arrive_if(lane() == 0, &shared_.read[Half]);
     if constexpr (Half == 0) {
       wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1, ptx::WaitFor::v_empty);
     }
     store_scores(Half);
-    if (masked && any_of_group(!(check == 0))) clear_queries(slot, Half);
-    issue_sums(grad_v_, p_packed_, shared_.grad_out[slot], Half);
-    issue_sums(grad_k_, ds_packed_, shared_.q[slot], Half);
     if constexpr (kLast) {
       ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
       __syncwarp();
-      ptx::arrive_if(lane_ == 0, &shared_.scores_full[score_slot(0)]);
+      ptx::arrive_if(lane() == 0, &shared_.scores_full[score_slot(0)]);
     }
-    if (Half == 0 && step_ > 0) begin_dq(grad_q);
+    if (careful) clear_queries(slot, Half);
+    if constexpr (Half == 0 && !First) {
+      float grad_q[32];
+      issue_dq(grad_q);
+      issue_sums(grad_v_, p_packed_, shared_.grad_out[slot], Half);
+      issue_sums(grad_k_, ds_packed_, shared_.q[slot], Half);
+      ptx::wgmma_wait<2>();
+      add_to_dq(grad_q);
+    } else {
+      issue_sums(grad_v_, p_packed_, shared_.grad_out[slot], Half);
+      issue_sums(grad_k_, ds_packed_, shared_.q[slot], Half);
+    }
+    if constexpr (!C.overlap_units()) ptx::wgmma_wait<0>();
   }
 
-  // dQ of the step before, when the other warp group has stored its part of dS.
-  __device__ __forceinline__ void begin_dq(float (&grad_q)[32]) {
-    wait(&shared_.scores_full[score_slot(1)], (queries_.count() - 1) / C.kScoreStages & 1, ptx::WaitFor::scores);
-    issue_dq(grad_q);
-  }
-
-  // Adds what begin_dq began to the sums.
+  // Adds what issue_dq computed to the sums.
   __device__ __forceinline__ void add_to_dq(const float (&grad_q)[32]) {
     const bool careful = __any_sync(kWarp, shared_.careful[score_slot(1)] == careful_mark(1));
     if (sums_ >= 0) {
@@ -193,25 +206,28 @@ class BackwardConsumer {
           flash2::reduce_fragment(to + 128 * j, reinterpret_cast<const float(&)[4]>(grad_q[4 * j]));
       }
     }
-    ptx::arrive_if(lane_ == 0, &shared_.scores_empty[score_slot(1)]);
+    ptx::arrive_if(lane() == 0, &shared_.scores_empty[score_slot(1)]);
   }
 
   // After the last step of a tile.
   __device__ __forceinline__ void last_queries() {
     float grad_q[32];
-    begin_dq(grad_q);
+    issue_dq(grad_q);
     ptx::wgmma_wait<0>();
     ptx::pin(grad_v_), ptx::pin(grad_k_), ptx::pin(p_packed_), ptx::pin(ds_packed_);
     add_to_dq(grad_q);
-    ptx::arrive_if(lane_ == 0, &shared_.q_empty[queries_.slot_before()]);
+    ptx::arrive_if(lane() == 0, &shared_.q_empty[queries_.slot_before()]);
   }
 
   // --- scores to P and dS: backward_scores.cuh ---
 
   __device__ bool whole(int query) const;
-  __device__ void exponentiate(int slot, int half, int query, bool masked, float& check);
-  __device__ void differentiate(int slot, int half, int query, bool masked, std::uint32_t kept, float& check);
-  __device__ bool any_of_group(bool condition) const;
+  __device__ void apply_mask(int query, float& check);
+  __device__ void exponentiate(int slot, int half);
+  __device__ void differentiate(int slot, int half, std::uint32_t kept);
+  __device__ bool look_for_poison(float check);
+  __device__ void hide_unseen(int query);
+  __device__ void pack_scores();
   __device__ void store_scores(int half) const;
   __device__ void clear_queries(int slot, int half);
   __device__ void add_carefully(float* to) const;
@@ -239,10 +255,9 @@ class BackwardConsumer {
 
   const BackwardArguments& a_;
   BackwardMemory<C>& shared_;
-  const int group_, warp_, lane_;  // the warp within its group
+  const int group_, warp_;  // the warp within its group
   Ring<kTileSlots> tiles_{~0U};    // next_tile goes to the first
   Ring<C.kQueryStages> queries_;   // counts steps
-  int step_ = 0;              // of the tile
   int sums_ = -1;             // the block of sums that dQ under way is added to; -1: the sequence has no such queries
   float s_[kUnit / 2];        // scores, then P: rows are keys
   float ds_[kUnit / 2];       // dP, then dS

@@ -9,7 +9,7 @@ namespace tessera::cuda::hopper {
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::release_keys_before() {
   if (tiles_.count() == 0) return;
-  if (lane_ == 0) {
+  if (lane() == 0) {
     ptx::wait_stores_read();
     ptx::arrive(&shared_.keys_empty[(tiles_.count() - 1) % C.kKeyStages]);
   }
@@ -24,7 +24,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::store_tile(const float (&su
   namespace cuda_ptx = ::cuda::ptx;
   const KeyTile& t = tile();
   const int first = group_ * kGroupRows + warp_ * 16, rows = uniform(t.keys) - first;
-  const std::uint32_t to = ptx::shared_address(staged) + matrix_offset(kKeys, first, lane_);
+  const std::uint32_t to = ptx::shared_address(staged) + matrix_offset(kKeys, first, lane());
 #pragma unroll
   for (int j = 0; j < D / 8; j += 2) {
     const float* x = sums + 4 * j;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::store_tile(const float (&su
   if (rows >= 16 || !a_.call.problem.packed) {  // a box ends with the tensor, but not with a packed sequence
     cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
     __syncwarp();
-    if (lane_ == 0) {
+    if (lane() == 0) {
 #pragma unroll
       for (int panel = 0; panel < D / kPanel; ++panel) {
         ptx::store_box(map, staged + panel * kKeys * kRowBytes + first * kRowBytes, panel * kPanel,
@@ -53,7 +53,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::store_tile(const float (&su
   for (int row = 0; row < rows; ++row) {
     std::uint16_t* out = view.template row<std::uint16_t>(t.batch, t.head, t.row + first + row);
 #pragma unroll 1
-    for (int column = lane_; column < columns; column += 32) {
+    for (int column = lane(); column < columns; column += 32) {
       out[column] = ptx::load_shared_half(ptx::shared_address(staged) +
                                           element_offset(kKeys, first + row, column));
     }
@@ -63,9 +63,8 @@ __device__ __forceinline__ void BackwardConsumer<C>::store_tile(const float (&su
 // When all warps have done with K and V.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::finalize() {
-  if (step_ <= 1) release_keys_before();
   __syncwarp();
-  ptx::arrive_if(lane_ == 0, &shared_.keys_used);
+  ptx::arrive_if(lane() == 0, &shared_.keys_used);
   wait(&shared_.keys_used, tiles_.count() & 1, ptx::WaitFor::v_empty);
   const int slot = key_slot();
   const core::Problem& p = a_.call.problem;

@@ -24,83 +24,59 @@ __device__ __forceinline__ flash2::SeenRange seen_queries(const KeyTile& t, int 
   return flash2::seen_range(first - query, (key < t.keys ? last : first) - query);
 }
 
-// S becomes P. `check` stays 0 while everything is finite, also what is masked.
+// What is not seen becomes -inf. `check` stays 0 while all scores are finite, also those.
 template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::exponentiate(int slot, int half, int query, bool masked,
-                                                                  float& check) {
-  const int lane = kept_lane();
-  if (masked) {
-    const int key = group_ * kGroupRows + warp_ * 16 + lane / 4;
+__device__ __forceinline__ void BackwardConsumer<C>::apply_mask(int query, float& check) {
+  const int lane = this->lane(), key = group_ * kGroupRows + warp_ * 16 + lane / 4;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, query + lane % 4 * 2);
+  for (int r = 0; r < 2; ++r) {
+    const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, query + lane % 4 * 2);
 #pragma unroll
-      for (int j = 0; j < kUnit / 8; ++j) {
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          float& score = s_[4 * j + 2 * r + x];
-          check = fmaf(score, 0.0F, check);
-          score = range(8 * j + x) ? score : -INFINITY;
-        }
-      }
+    for (int i = 2 * r; i < kUnit / 2; i += i % 2 == 0 ? 1 : 3) {
+      check = fmaf(s_[i], 0.0F, check);
+      s_[i] = range(i / 4 * 8 + i % 2) ? s_[i] : -INFINITY;
     }
   }
-  const float* lse = shared_.statistics[slot][half][0] + lane % 4 * 2;
+}
+
+// S becomes P.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::exponentiate(int slot, int half) {
+  const float* lse = shared_.statistics[slot][half][0] + lane() % 4 * 2;
   const float scale = a_.call.features.scale_log2;
 #pragma unroll
   for (int j = 0; j < kUnit / 8; ++j) {
     const float2 pair = *reinterpret_cast<const float2*>(lse + j * 8);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      s_[4 * j + 2 * r] = ptx::exp2(fmaf(s_[4 * j + 2 * r], scale, -pair.x));
-      s_[4 * j + 2 * r + 1] = ptx::exp2(fmaf(s_[4 * j + 2 * r + 1], scale, -pair.y));
+    for (int i = 4 * j; i < 4 * j + 4; ++i)
+      s_[i] = ptx::exp2(fmaf(s_[i], scale, i % 2 == 0 ? -pair.x : -pair.y));
+  }
+}
+
+// dP becomes dS = P o (dP - delta); with dropout P becomes what is kept of it.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int half, std::uint32_t kept) {
+  const float* deltas = shared_.statistics[slot][half][1] + lane() % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < kUnit / 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(deltas + j * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float &p = s_[4 * j + i], &grad = ds_[4 * j + i];
+      const float delta = i % 2 == 0 ? pair.x : pair.y;
+      if constexpr (C.dropout) {
+        const float kept_p = (kept >> kept_position(j, i / 2, i % 2) & 1) != 0 ? p : 0.0F;
+        grad = fmaf(kept_p, grad, -p * delta);
+        p = kept_p;
+      } else {
+        grad = (grad - delta) * p;
+      }
     }
   }
 }
 
-// dP becomes dS = P o (dP - delta); both are packed.
 template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int half, int query, bool masked,
-                                                                   std::uint32_t kept, float& check) {
-  const int lane = kept_lane();
-  if (masked) {
-#pragma unroll
-    for (int i = 0; i < kUnit / 2; ++i) {
-      const float poison = ds_[i] * 0.0F;  // NaN if dO or V is not finite here: dV must show it
-      check += poison;
-      s_[i] += poison;
-    }
-  }
-  const float* delta = shared_.statistics[slot][half][1] + lane % 4 * 2;
-#pragma unroll
-  for (int j = 0; j < kUnit / 8; ++j) {
-    const float2 pair = *reinterpret_cast<const float2*>(delta + j * 8);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float &p = s_[4 * j + i], &grad = ds_[4 * j + i];
-      const bool keep = !C.dropout || (kept >> kept_position(j, i / 2, i % 2) & 1) != 0;
-      const float kept_p = keep ? p : 0.0F;
-      grad = C.dropout ? fmaf(kept_p, grad, -p * (i % 2 == 0 ? pair.x : pair.y))
-                       : (grad - (i % 2 == 0 ? pair.x : pair.y)) * p;
-      p = kept_p;
-    }
-  }
-  if (masked) {
-    const int key = group_ * kGroupRows + warp_ * 16 + lane / 4;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, query + lane % 4 * 2);
-#pragma unroll
-      for (int j = 0; j < kUnit / 8; ++j) {
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          const int i = 4 * j + 2 * r + x;
-          s_[i] = range(8 * j + x) ? s_[i] : 0.0F;
-          ds_[i] = range(8 * j + x) ? ds_[i] : 0.0F;
-        }
-      }
-    }
-  }
+__device__ __forceinline__ void BackwardConsumer<C>::pack_scores() {
 #pragma unroll
   for (int i = 0; i < kUnit / 4; ++i) {
     p_packed_[i] = ptx::pack<C.type>(s_[2 * i], s_[2 * i + 1]);
@@ -108,15 +84,26 @@ __device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int
   }
 }
 
+// P and dS of what is not seen are 0, whatever the statistics of the query are.
 template <BackwardConfig C>
-__device__ __forceinline__ bool BackwardConsumer<C>::any_of_group(bool condition) const {
-  return ptx::meet_or(kOwn + group_, kWarpGroup, condition);
+__device__ __forceinline__ void BackwardConsumer<C>::hide_unseen(int query) {
+  const int lane = this->lane(), key = group_ * kGroupRows + warp_ * 16 + lane / 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, query + lane % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < kUnit / 8; ++j) {
+      const std::uint32_t seen = (range(8 * j) ? 0xFFFFU : 0U) | (range(8 * j + 1) ? 0xFFFF0000U : 0U);
+      p_packed_[2 * j + r] &= seen;
+      ds_packed_[2 * j + r] &= seen;
+    }
+  }
 }
 
 // dS for dQ: rows are queries, a panel for each warp group's keys.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::store_scores(int half) const {
-  const int lane = kept_lane();
+  const int lane = this->lane();
   const int row = half * kUnit + lane / 16 * 8 + lane % 8, column = group_ * 64 + warp_ * 16 + lane / 8 % 2 * 8;
   const std::uint32_t to = ptx::shared_address(shared_.scores[score_slot(0)]) +
                            element_offset(kQueries, row, column);
@@ -138,11 +125,23 @@ __device__ __forceinline__ std::uint32_t only_finite(std::uint32_t pair) {
   return pair;
 }
 
+// In a masked step, when P and dP are there: whether any score or dP of this warp group is not finite. Then P is NaN where dP is not
+// finite: dV must show it, and dO will not (clear_queries).
+template <BackwardConfig C>
+__device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(float check) {
+#pragma unroll
+  for (int i = 0; i < kUnit / 2; ++i) check = fmaf(ds_[i], 0.0F, check);
+  if (!ptx::meet_or(kOwn + group_, kWarpGroup, !(check == 0))) return false;
+#pragma unroll
+  for (int i = 0; i < kUnit / 2; ++i) s_[i] = fmaf(ds_[i], 0.0F, s_[i]);
+  return true;
+}
+
 // Rids the unit's rows of Q and dO of what is not finite, when both warp groups have their scores: zeros of a masked step must not
 // meet it in the products that follow.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot, int half) {
-  if (lane_ == 0) shared_.careful[score_slot(0)] = careful_mark(0);
+  if (lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);
   wait(&shared_.read[half], queries_.count() & 1, ptx::WaitFor::scores);
   auto clear = [&](const unsigned char* tile) {
 #pragma unroll 1
@@ -165,7 +164,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot, int
 // dQ by products of a warp, without what is not finite in K, added to the sums.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::add_carefully(float* to) const {
-  const int lane = kept_lane();
+  const int lane = this->lane();
   const std::uint32_t left = ptx::shared_address(shared_.scores[score_slot(1)]) +
                              matrix_offset(kQueries, (kByQueries ? group_ * kUnit : 0) + warp_ * 16, lane);
   const std::uint32_t right = ptx::shared_address(shared_.k[key_slot()]) +
@@ -197,21 +196,22 @@ __device__ __forceinline__ void BackwardConsumer<C>::add_carefully(float* to) co
 // What draw needs of a head waits in shared memory: registers are full.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::begin_head(int head) {
+  const int lane = this->lane();
   const core::Problem& p = a_.call.problem;
   const int key = tile().first_key + group_ * kGroupRows + warp_ / 2 * 32;
   DropoutHead& own = shared_.dropout[group_ * 4 + warp_];
   const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
   __syncwarp();
   own.stream = stream;
-  own.columns[lane_ / 8] =
-      core::dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane_ / 8);
+  own.columns[lane / 8] =
+      core::dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
   __syncwarp();
 }
 
 // Which elements of the 64 queries from `query` on are kept: bit kept_position(j, r, x).
 template <BackwardConfig C>
 __device__ __forceinline__ std::uint32_t BackwardConsumer<C>::draw(int query, int buffer) {
-  const int lane = kept_lane(), half = warp_ % 2, odd = lane / 4 % 2;
+  const int lane = this->lane(), half = warp_ % 2, odd = lane / 4 % 2;
   const DropoutHead& head = shared_.dropout[group_ * 4 + warp_];
   const core::DropoutStream stream = head.stream;
   const core::DropoutColumns columns = head.columns[lane / 8];
