@@ -35,10 +35,10 @@ struct Operand {
 std::array<Operand, 6> operands(const BackwardConfig& c, const core::Problem& p) {
   const std::int64_t batch = p.packed ? 1 : p.batch;
   const std::int64_t q_rows = p.packed ? p.q_tokens : p.q_length, k_rows = p.packed ? p.k_tokens : p.k_length;
-  return {Operand{"q", p.q, {p.qk_dim, q_rows, p.q_heads, batch}, c.block_q()},
+  return {Operand{"q", p.q, {p.qk_dim, q_rows, p.q_heads, batch}, c.block_q},
           Operand{"k", p.k, {p.qk_dim, k_rows, p.kv_heads, batch}, c.block_k()},
           Operand{"v", p.v, {p.v_dim, k_rows, p.kv_heads, batch}, c.block_k()},
-          Operand{"grad_out", p.grad_out, {p.v_dim, q_rows, p.q_heads, batch}, c.block_q()},
+          Operand{"grad_out", p.grad_out, {p.v_dim, q_rows, p.q_heads, batch}, c.block_q},
           Operand{"grad_k", p.grad_k, {p.qk_dim, k_rows, p.kv_heads, batch}, 16},
           Operand{"grad_v", p.grad_v, {p.v_dim, k_rows, p.kv_heads, batch}, 16}};
 }
@@ -118,12 +118,12 @@ std::string hopper_backward_limits(const core::Problem& p) {
     return "computes the gradients of q, k and v together; not all are asked for";
   const BackwardInstance* instance = choose_hopper_backward(instances_of(p), p);
   if (instance == nullptr) {
-    return core::concat("serves head_dim up to ", instances_of(p).back().config.head_dim, "; it is ",
+    return core::concat("serves head_dim up to ", drops(p) ? "64 with dropout" : "128", "; it is ",
                         std::max(p.qk_dim, p.v_dim));
   }
   if (drops(p) && p.origin.column % core::kDropoutGroup != 0) {
-    return core::concat("needs dropout columns from a multiple of ", core::kDropoutGroup, " on; they begin at ",
-                        p.origin.column);
+    return core::concat("needs dropout columns from a multiple of ", core::kDropoutGroup,
+                        " on; they begin at ", p.origin.column);
   }
   const BackwardConfig& c = instance->config;
   if (std::string why = size_limits(p, flash2::kQueryBlock); !why.empty()) return why;
@@ -140,7 +140,7 @@ std::string hopper_backward_limits(const core::Problem& p) {
 
 registry::Configuration hopper_backward_configuration(const core::Problem& p, int /*workers*/) {
   const BackwardConfig& c = choose_hopper_backward(instances_of(p), p)->config;
-  return {.block_q = c.block_q(),
+  return {.block_q = c.block_q,
           .block_k = c.block_k(),
           .shared_memory_bytes = static_cast<std::size_t>(c.shared_bytes()),
           .workspace_bytes = Workspace(c, p, nullptr).bytes,
@@ -159,7 +159,8 @@ std::string hopper_backward_details(const core::Problem& p,
 
 void hopper_backward(const core::Problem& p, const registry::Configuration& /*configuration*/,
                      const registry::Resources& resources) {
-  launch_hopper_backward(*choose_hopper_backward(instances_of(p), p), p, resources.workspace, resources.stream);
+  launch_hopper_backward(*choose_hopper_backward(instances_of(p), p), p, resources.workspace,
+                         resources.stream);
 }
 
 }  // namespace tessera::cuda

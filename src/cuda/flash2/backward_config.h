@@ -52,7 +52,7 @@ struct BackwardArguments {
   // Null: in any order.
   std::uint32_t* turns = nullptr;
   std::uint32_t* ticket = nullptr;  // the tasks given out so far; null: a task is that of its thread block
-  bool bias_staged = false;  // the bias comes through shared memory
+  bool bias_staged = false;         // the bias comes through shared memory
 
   // Of sums of dS K and dS^T Q.
   TESSERA_HD float gradient_scale() const { return static_cast<float>(problem.scale) * features.keep_scale; }

@@ -14,21 +14,22 @@ namespace tessera::cuda::hopper {
 template <BackwardConfig C>
 class BackwardConsumer {
   static_assert(valid(C));
-  static constexpr int D = C.head_dim, kKeys = C.block_k(), kQueries = C.block_q(), kUnit = kGroupRows;
+  static constexpr int D = C.head_dim, kKeys = C.block_k(), kQueries = C.block_q;
+  static constexpr int kParts = kQueries / 64;  // of 64 queries: what a block of statistics holds
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  enum Barrier : int { kOwn = 1, kPair = 3 };  // named barriers: of a warp group, of two neighbouring warps
+  // Named barriers: of a warp group, of two neighbouring warps, whose turn it is.
+  enum Barrier : int { kOwn = 1, kPair = 3, kTurn = 7 };
 
  public:
-  __device__ __forceinline__ BackwardConsumer(const BackwardArguments& a, BackwardMemory<C>& shared, int group,
-                                              int warp)
+  __device__ __forceinline__ BackwardConsumer(const BackwardArguments& a, BackwardMemory<C>& shared,
+                                              int group, int warp)
       : a_(a), shared_(shared), group_(group), warp_(warp) {}
 
   __device__ __forceinline__ void run() {
+    if (C.turns && group_ == 1) ptx::pass(kTurn, 2 * kWarpGroup);
 #pragma unroll 1
     while (next_tile()) {
       wait(&shared_.keys_full[key_slot()], tiles_.count() / C.kKeyStages & 1, ptx::WaitFor::k_full);
-#pragma unroll
-      for (int i = 0; i < D / 2; ++i) grad_k_[i] = grad_v_[i] = 0;
       int head = uniform(tile().first_head), begin = uniform(tile().begin);
       if (begin < uniform(tile().end)) {
         if constexpr (C.dropout) begin_head(head);
@@ -37,11 +38,13 @@ class BackwardConsumer {
 #pragma unroll 1
         while (next_step(head, begin)) one_step<false>(head, begin);
         last_queries();
-      } else {
+        finalize<true>();
+      } else {  // nobody sees these keys
         release_keys_before();
+        finalize<false>();
       }
-      finalize();
     }
+    if (C.turns && group_ == 0) ptx::meet(kTurn, 2 * kWarpGroup);
     if (lane() == 0) ptx::wait_stores_read();
   }
 
@@ -59,6 +62,10 @@ class BackwardConsumer {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
 
+  // A number that the compiler knows nothing about: what follows from it is worked out here, not kept through all steps.
+  __device__ static __forceinline__ int here(int x) {
+    return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(x)));
+  }
   // Worked out where it is needed, not kept in a register through all steps. PTX ISA: %laneid.
   __device__ static __forceinline__ int lane() {
     int lane;
@@ -68,39 +75,45 @@ class BackwardConsumer {
 
   // --- products ---
 
-  // Of this warp group's keys and 64 queries, keys by queries: `out` = left right^T, over head_dim.
-  __device__ __forceinline__ void issue_scores(float (&out)[kUnit / 2], const unsigned char* left,
-                                               const unsigned char* right, int half) {
+  // Of this warp group's keys and `Count` queries from `first` on, keys by queries: `out` = left right^T, over head_dim.
+  template <int Count>
+  __device__ __forceinline__ void issue_scores(float (&out)[Count / 2], const unsigned char* left,
+                                               const unsigned char* right, int first) {
     const std::uint64_t a = descriptor(left, group_ * kGroupRows * kRowBytes, 0);
-    const std::uint64_t b = descriptor(right, half * kUnit * kRowBytes, 0);
+    const std::uint64_t b = descriptor(right, first * kRowBytes, 0);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
-      const std::uint64_t x = ptx::advance(a, column_step(kKeys, i)), y = ptx::advance(b, column_step(kQueries, i));
-      if (i == 0) ptx::Wgmma<kUnit, C.type>::shared_first(out, x, y);
-      else ptx::Wgmma<kUnit, C.type>::shared(out, x, y);
+      const std::uint64_t x = ptx::advance(a, column_step(kKeys, i)),
+                          y = ptx::advance(b, column_step(kQueries, i));
+      if (i == 0) ptx::Wgmma<Count, C.type>::shared_first(out, x, y);
+      else ptx::Wgmma<Count, C.type>::shared(out, x, y);
     }
     ptx::wgmma_commit();
   }
 
-  // sums += left right, over 64 queries.
-  __device__ __forceinline__ void issue_sums(float (&sums)[D / 2], const std::uint32_t (&left)[kUnit / 4],
-                                             const unsigned char* right, int half) {
-    const std::uint64_t b = descriptor(right, half * kUnit * kRowBytes, kQueries * kRowBytes);
+  // sums += left right, or (First) sums = left right, over the queries of a step.
+  template <bool First>
+  __device__ __forceinline__ void issue_sums(float (&sums)[D / 2], const std::uint32_t (&left)[kQueries / 4],
+                                             const unsigned char* right) {
+    const std::uint64_t b = descriptor(right, 0, kQueries * kRowBytes);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kUnit / 16; ++i)
-      ptx::Wgmma<D, C.type>::registers(sums, left + 4 * i, ptx::advance(b, row_step(i)));
+    for (int i = 0; i < kQueries / 16; ++i) {
+      if (First && i == 0) ptx::Wgmma<D, C.type>::registers_first(sums, left, b);
+      else ptx::Wgmma<D, C.type>::registers(sums, left + 4 * i, ptx::advance(b, row_step(i)));
+    }
     ptx::wgmma_commit();
   }
 
   // This warp group's 64 x 64 of dQ of the step before, all keys of the tile, when the other warp group has stored its dS, too.
   __device__ __forceinline__ void issue_dq(float (&grad_q)[32]) {
-    wait(&shared_.scores_full[score_slot(1)], (queries_.count() - 1) / C.kScoreStages & 1, ptx::WaitFor::scores);
+    wait(&shared_.scores_full[score_slot(1)], (queries_.count() - 1) / C.kScoreStages & 1,
+         ptx::WaitFor::scores);
     const std::uint64_t a =
-        descriptor(shared_.scores[score_slot(1)], kByQueries ? group_ * kUnit * kRowBytes : 0, 0);
-    const std::uint64_t b = descriptor(shared_.k[key_slot()], kByQueries ? 0 : group_ * kKeys * kRowBytes,
-                                       kKeys * kRowBytes);
+        descriptor(shared_.scores[score_slot(1)], kByQueries ? group_ * 64 * kRowBytes : 0, 0);
+    const std::uint64_t b =
+        descriptor(shared_.k[key_slot()], kByQueries ? 0 : group_ * kKeys * kRowBytes, kKeys * kRowBytes);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
@@ -109,6 +122,15 @@ class BackwardConsumer {
       else ptx::Wgmma<64, C.type>::template shared<true>(grad_q, x, y);
     }
     ptx::wgmma_commit();
+  }
+
+  // From the end of a softmax to the scores for the next one the products of a warp group stand together, and the groups take turns:
+  // so that one's softmax falls under the other's products.
+  __device__ __forceinline__ void begin_turn() {
+    if constexpr (C.turns) ptx::meet(kTurn + group_, 2 * kWarpGroup);
+  }
+  __device__ __forceinline__ void end_turn() {
+    if constexpr (C.turns) ptx::pass(kTurn + 1 - group_, 2 * kWarpGroup);
   }
 
   // --- a step ---
@@ -129,74 +151,71 @@ class BackwardConsumer {
     return true;
   }
 
+  // First: of the tile.
   template <bool First>
   __device__ __forceinline__ void one_step(int head, int begin) {
-    unit<0, First>(begin);
-    if constexpr (C.halves == 2) unit<1, First>(begin);
-    const int query = begin + (kByQueries ? group_ * kUnit : 0);
-    sums_ = query < uniform(tile().last)
-                ? head * static_cast<int>(a_.call.blocks.per_head) + tile().origin + query / kUnit
-                : -1;
-    queries_.next();
-  }
-
-  // 64 queries of a step.
-  template <int Half, bool First>
-  __device__ __forceinline__ void unit(int begin) {
-    constexpr bool kLast = Half == C.halves - 1;
     const int slot = uniform(queries_.slot());
-    if constexpr (Half == 0) wait(&shared_.q_full[slot], queries_.phase(), ptx::WaitFor::q_full);
-    issue_scores(s_, shared_.k[key_slot()], shared_.q[slot], Half);
-    ptx::wgmma_wait<1>();
-    ptx::pin(p_packed_), ptx::pin(ds_packed_);
-    if (Half == 0 && !First) ptx::arrive_if(lane() == 0, &shared_.q_empty[queries_.slot_before()]);
-    if constexpr (Half == 0) wait(&shared_.grad_out_full[slot], queries_.phase(), ptx::WaitFor::v_full);
-    issue_scores(ds_, shared_.v[key_slot()], shared_.grad_out[slot], Half);
-    const int query = begin + Half * kUnit;
-    std::uint32_t kept = ~0U;
-    if constexpr (C.dropout) kept = draw(query, C.halves == 2 ? Half : static_cast<int>(queries_.count()) & 1);
+    wait(&shared_.q_full[slot], queries_.phase(), ptx::WaitFor::q_full);
+    if constexpr (First) begin_turn();
+    issue_scores<kQueries>(s_, shared_.k[key_slot()], shared_.q[slot], 0);
+    wait(&shared_.grad_out_full[slot], queries_.phase(), ptx::WaitFor::v_full);
+    issue_scores<64>(ds_, shared_.v[key_slot()], shared_.grad_out[slot], 0);
+    end_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
     const bool masked = !whole(begin);
     float check = 0;
-    if (masked) apply_mask(query, check);
-    exponentiate(slot, Half);
-    ptx::wgmma_wait<0>();
-    ptx::pin(ds_);
-    const bool careful = masked && look_for_poison(check);
-    differentiate(slot, Half, kept);
-    pack_scores();
-    if (masked) hide_unseen(query);
-    ptx::arrive_if(lane() == 0, &shared_.read[Half]);
-    if constexpr (Half == 0) {
-      wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1, ptx::WaitFor::v_empty);
+    if (masked) apply_mask(begin, check);
+    exponentiate(slot);
+    std::uint32_t kept[kParts];
+    if constexpr (C.dropout) draw(begin, kept);
+    bool careful = false;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {  // dP by parts: there are no registers for all of it
+      ptx::wgmma_wait<0>();
+      ptx::pin(ds_);
+      if (masked) careful |= look_for_poison(part, check);
+      differentiate(slot, part, kept[part]);
+      if (masked) hide_unseen(begin, part);
+      if (part + 1 < kParts)
+        issue_scores<64>(ds_, shared_.v[key_slot()], shared_.grad_out[slot], 64 * (part + 1));
     }
-    store_scores(Half);
-    if constexpr (kLast) {
-      ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
-      __syncwarp();
-      ptx::arrive_if(lane() == 0, &shared_.scores_full[score_slot(0)]);
-    }
-    if (careful) clear_queries(slot, Half);
-    if constexpr (Half == 0 && !First) {
+    ptx::arrive_if(lane() == 0, &shared_.read);
+    wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1,
+         ptx::WaitFor::v_empty);
+    store_scores();
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    __syncwarp();
+    ptx::arrive_if(lane() == 0, &shared_.scores_full[score_slot(0)]);
+    if (careful) clear_queries(slot);
+    begin_turn();
+    if constexpr (First) {
+      issue_sums<First>(grad_v_, p_packed_, shared_.grad_out[slot]);
+      issue_sums<First>(grad_k_, ds_packed_, shared_.q[slot]);
+    } else {
       float grad_q[32];
       issue_dq(grad_q);
-      issue_sums(grad_v_, p_packed_, shared_.grad_out[slot], Half);
-      issue_sums(grad_k_, ds_packed_, shared_.q[slot], Half);
+      issue_sums<First>(grad_v_, p_packed_, shared_.grad_out[slot]);
+      issue_sums<First>(grad_k_, ds_packed_, shared_.q[slot]);
       ptx::wgmma_wait<2>();
       add_to_dq(grad_q);
-    } else {
-      issue_sums(grad_v_, p_packed_, shared_.grad_out[slot], Half);
-      issue_sums(grad_k_, ds_packed_, shared_.q[slot], Half);
     }
-    if constexpr (!C.overlap_units()) ptx::wgmma_wait<0>();
+    // The block of sums that this step's dQ is added to; none: the sequence has no such queries.
+    const int query = begin + (kByQueries ? group_ * 64 : 0);
+    sums_ = query < uniform(tile().last) ? head * static_cast<int>(a_.call.blocks.per_head) + tile().origin +
+                                               query / flash2::kQueryBlock
+                                         : -1;
+    ptx::wgmma_wait<0>();
+    ptx::pin(p_packed_), ptx::pin(ds_packed_);
+    ptx::arrive_if(lane() == 0, &shared_.q_empty[slot]);
+    queries_.next();
   }
 
   // Adds what issue_dq computed to the sums.
   __device__ __forceinline__ void add_to_dq(const float (&grad_q)[32]) {
     const bool careful = __any_sync(kWarp, shared_.careful[score_slot(1)] == careful_mark(1));
     if (sums_ >= 0) {
-      float* to = a_.call.grad_q_sums + static_cast<std::int64_t>(sums_) * (kUnit * D) +
+      float* to = a_.call.grad_q_sums + static_cast<std::int64_t>(sums_) * (flash2::kQueryBlock * D) +
                   flash2::fragment_offset(D, warp_ * 16, kByQueries ? 0 : group_ * 64);
       if (careful) {
         add_carefully(to);
@@ -211,33 +230,34 @@ class BackwardConsumer {
 
   // After the last step of a tile.
   __device__ __forceinline__ void last_queries() {
+    end_turn();
     float grad_q[32];
     issue_dq(grad_q);
     ptx::wgmma_wait<0>();
-    ptx::pin(grad_v_), ptx::pin(grad_k_), ptx::pin(p_packed_), ptx::pin(ds_packed_);
+    ptx::pin(grad_v_), ptx::pin(grad_k_);
     add_to_dq(grad_q);
-    ptx::arrive_if(lane() == 0, &shared_.q_empty[queries_.slot_before()]);
   }
 
   // --- scores to P and dS: backward_scores.cuh ---
 
-  __device__ bool whole(int query) const;
-  __device__ void apply_mask(int query, float& check);
-  __device__ void exponentiate(int slot, int half);
-  __device__ void differentiate(int slot, int half, std::uint32_t kept);
-  __device__ bool look_for_poison(float check);
-  __device__ void hide_unseen(int query);
-  __device__ void pack_scores();
-  __device__ void store_scores(int half) const;
-  __device__ void clear_queries(int slot, int half);
+  __device__ bool whole(int begin) const;
+  __device__ void apply_mask(int begin, float& check);
+  __device__ void exponentiate(int slot);
+  __device__ void differentiate(int slot, int part, std::uint32_t kept);
+  __device__ void hide_unseen(int begin, int part);
+  __device__ void store_scores() const;
+  __device__ bool look_for_poison(int part, float& check);
+  __device__ void clear_queries(int slot);
   __device__ void add_carefully(float* to) const;
   __device__ void begin_head(int head);
-  __device__ std::uint32_t draw(int query, int buffer);
+  __device__ void draw(int begin, std::uint32_t (&kept)[kParts]);
 
   // --- the end of a tile: backward_finish.cuh ---
 
   __device__ void release_keys_before();
+  template <bool Seen>
   __device__ void finalize();
+  template <bool Seen>
   __device__ void store_tile(const float (&sums)[D / 2], float factor, unsigned char* staged,
                              const CUtensorMap& map, const core::View& view);
 
@@ -249,20 +269,22 @@ class BackwardConsumer {
   }
   // The bit of what dropout keeps for query 8 j + 2 (lane % 4) + x of a unit and key 8 r + lane / 4 of a warp.
   __device__ static constexpr int kept_position(int j, int r, int x) { return 16 * x + 2 * j + r; }
-  __device__ int careful_mark(unsigned before) const { return static_cast<int>(queries_.count() - before) + 1; }
+  __device__ int careful_mark(unsigned before) const {
+    return static_cast<int>(queries_.count() - before) + 1;
+  }
 
-  static constexpr bool kByQueries = C.halves == 2;  // how warp groups share dQ
+  static constexpr bool kByQueries = C.block_q == 128;  // how warp groups share dQ
 
   const BackwardArguments& a_;
   BackwardMemory<C>& shared_;
-  const int group_, warp_;  // the warp within its group
-  Ring<kTileSlots> tiles_{~0U};    // next_tile goes to the first
-  Ring<C.kQueryStages> queries_;   // counts steps
-  int sums_ = -1;             // the block of sums that dQ under way is added to; -1: the sequence has no such queries
-  float s_[kUnit / 2];        // scores, then P: rows are keys
-  float ds_[kUnit / 2];       // dP, then dS
+  const int group_, warp_;        // the warp within its group
+  Ring<kTileSlots> tiles_{~0U};   // next_tile goes to the first
+  Ring<C.kQueryStages> queries_;  // counts steps
+  int sums_ = -1;  // the block of sums that dQ under way is added to; -1: the sequence has no such queries
+  float s_[kQueries / 2];  // scores, then P: rows are keys
+  float ds_[64 / 2];       // dP, then dS
   float grad_k_[D / 2], grad_v_[D / 2];
-  std::uint32_t p_packed_[kUnit / 4], ds_packed_[kUnit / 4];
+  std::uint32_t p_packed_[kQueries / 4], ds_packed_[kQueries / 4];
 };
 
 }  // namespace tessera::cuda::hopper

@@ -24,7 +24,7 @@ class BackwardLoader {
 #pragma unroll 1
         for (int head = 0; head < tile_.heads; ++head) {
 #pragma unroll 1
-          for (int begin = tile_.begin; begin < tile_.end; begin += C.block_q())
+          for (int begin = tile_.begin; begin < tile_.end; begin += C.block_q)
             load_queries(tile_.first_head + head, begin);
         }
       }
@@ -48,8 +48,8 @@ class BackwardLoader {
     tile_.first = max(key - d.high, 0), tile_.last = min(last_key - d.low + 1, s.q_length);
     tile_.begin = tile_.end = 0;
     if (tile_.first < tile_.last) {
-      tile_.begin = tile_.first / C.block_q() * C.block_q();
-      tile_.end = (tile_.last + C.block_q() - 1) / C.block_q() * C.block_q();
+      tile_.begin = tile_.first / C.block_q * C.block_q;
+      tile_.end = (tile_.last + C.block_q - 1) / C.block_q * C.block_q;
     }
     tile_.keys = s.k_length - key;
     tile_.row = s.k_begin + key, tile_.head = static_cast<int>(task.head), tile_.batch = s.tensor_batch;
@@ -95,18 +95,18 @@ class BackwardLoader {
     constexpr int kBlockBytes = 2 * flash2::kQueryBlock * 4;
     const int slot = queries_.slot(), row = q_begin_ + begin;
     // Blocks of statistics end with the sequence.
-    const int blocks = min(C.halves, (q_length_ - begin + flash2::kQueryBlock - 1) / flash2::kQueryBlock);
-    const std::int64_t block =
-        head * a_.call.blocks.per_head + tile_.origin + begin / flash2::kQueryBlock;
+    const int blocks = min(C.block_q / flash2::kQueryBlock,
+                           (q_length_ - begin + flash2::kQueryBlock - 1) / flash2::kQueryBlock);
+    const std::int64_t block = head * a_.call.blocks.per_head + tile_.origin + begin / flash2::kQueryBlock;
     wait(&shared_.q_empty[slot], queries_.phase() ^ 1, ptx::WaitFor::q_empty);
     std::uint64_t* full = &shared_.q_full[slot];
     ptx::arrive_and_expect(full, C.query_bytes() + static_cast<std::uint32_t>(blocks * kBlockBytes));
-    load<C.block_q()>(shared_.q[slot], a_.q, full, row, head, tile_.batch);
+    load<C.block_q>(shared_.q[slot], a_.q, full, row, head, tile_.batch);
     ptx::load_bytes(shared_.statistics[slot], a_.call.statistics + block * (2 * flash2::kQueryBlock),
                     static_cast<std::uint32_t>(blocks * kBlockBytes), full);
     full = &shared_.grad_out_full[slot];
     ptx::arrive_and_expect(full, C.query_bytes());
-    load<C.block_q()>(shared_.grad_out[slot], a_.grad_out, full, row, head, tile_.batch);
+    load<C.block_q>(shared_.grad_out[slot], a_.grad_out, full, row, head, tile_.batch);
     queries_.next();
   }
 

@@ -11,18 +11,19 @@ namespace tessera::cuda::hopper {
 // A tile of keys of one key/value head as the loader announces it, and the queries that see it: the same for every query head
 // of the group. Numbers of queries count from the first of the sequence.
 struct alignas(16) KeyTile {
-  int begin, end;          // steps: the first query of the first one, and beyond the last one
-  int first, last;         // queries [first, last) see some key of the tile
-  int low, high;           // the first key is seen by queries [low, high]; each of the others by one further on
-  int keys;                // that are left of the sequence from the first of the tile on
-  int row, head, batch;    // where the first key stands in the tensors
-  int heads;               // of queries; 0: there is no further tile
+  int begin, end;        // steps: the first query of the first one, and beyond the last one
+  int first, last;       // queries [first, last) see some key of the tile
+  int low, high;         // the first key is seen by queries [low, high]; each of the others by one further on
+  int keys;              // that are left of the sequence from the first of the tile on
+  int row, head, batch;  // where the first key stands in the tensors
+  int heads;             // of queries; 0: there is no further tile
   int first_head, origin;  // the first of them; and the number of the sequence's first block of queries
   int sequence;
-  int first_key;           // of the sequence
+  int first_key;  // of the sequence
 };
 
-// What a warp needs to know to draw what dropout keeps: of the query head at hand, and of its keys for each quarter of its lanes.
+// What two neighbouring warps need to know to draw what dropout keeps: of the query head at hand, and of their keys for each
+// quarter of the lanes.
 struct alignas(16) DropoutHead {
   core::DropoutStream stream;
   core::DropoutColumns columns[4];
@@ -35,14 +36,16 @@ struct BackwardMemory {
   unsigned char q[C.kQueryStages][C.query_bytes()];
   unsigned char grad_out[C.kQueryStages][C.query_bytes()];
   unsigned char scores[C.kScoreStages][C.score_bytes()];  // dS: rows are queries
-  float statistics[C.kQueryStages][C.halves][2][kGroupRows];  // LSE in base-2 logarithms, delta
-  std::uint32_t drawn[C.dropout ? C.warps() * 32 * 2 : 1];    // what warps tell each other about dropout
-  DropoutHead dropout[C.dropout ? C.warps() : 1];
+  float statistics[C.kQueryStages][C.block_q / flash2::kQueryBlock][2]
+                  [flash2::kQueryBlock];  // LSE in base-2 logarithms, delta
+  std::uint16_t
+      drawn[2][C.dropout ? C.warps() * 32 : 1];  // what neighbouring warps tell each other about dropout
+  DropoutHead dropout[C.dropout ? C.warps() / 2 : 1];
   std::uint64_t keys_full[C.kKeyStages], keys_empty[C.kKeyStages];
   std::uint64_t q_full[C.kQueryStages], grad_out_full[C.kQueryStages], q_empty[C.kQueryStages];
   std::uint64_t scores_full[C.kScoreStages], scores_empty[C.kScoreStages];
   std::uint64_t tile_full[kTileSlots], keys_used;
-  std::uint64_t read[C.halves];  // Q and dO, for the scores of this half of a step
+  std::uint64_t read;           // Q and dO, for the scores of a step
   int careful[C.kScoreStages];  // not 0: this step's K may not be finite where it is not seen
   KeyTile tiles[kTileSlots];
 
@@ -66,7 +69,7 @@ struct BackwardMemory {
     }
     for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
     cuda_ptx::mbarrier_init(&keys_used, kWarps);
-    for (int i = 0; i < C.halves; ++i) cuda_ptx::mbarrier_init(&read[i], kWarps);
+    cuda_ptx::mbarrier_init(&read, kWarps);
     cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
   }
 };

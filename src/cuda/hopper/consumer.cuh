@@ -86,7 +86,8 @@ class Consumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < C.qk_dim / 16; ++i) {
-      const std::uint64_t a = ptx::advance(q, column_step(kRows, i)), b = ptx::advance(k, column_step(kWidth, i));
+      const std::uint64_t a = ptx::advance(q, column_step(kRows, i)),
+                          b = ptx::advance(k, column_step(kWidth, i));
       if (i == 0) ptx::Wgmma<kWidth, C.type>::shared_first(s_, a, b);
       else ptx::Wgmma<kWidth, C.type>::shared(s_, a, b);
     }

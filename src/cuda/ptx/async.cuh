@@ -14,7 +14,17 @@ namespace tessera::cuda::ptx {
 namespace cuda_ptx = ::cuda::ptx;
 
 // Where a thread waits, for the message of a wait that is not fulfilled.
-enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch, scores };
+enum class WaitFor : std::uint32_t {
+  tile,
+  q_full,
+  q_empty,
+  k_full,
+  k_empty,
+  v_full,
+  v_empty,
+  launch,
+  scores
+};
 
 // Waits longer than this many polls are a mistake; each lasts tens of nanoseconds to a few microseconds.
 inline constexpr std::uint32_t kMostPolls = 1U << 18;

@@ -74,7 +74,7 @@ struct Wgmma;
 #define TESSERA_BIND_128(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48), TESSERA_BIND_16(k, 64), TESSERA_BIND_16(k, 80), TESSERA_BIND_16(k, 96), TESSERA_BIND_16(k, 112)
 
 // A and B in shared memory; d = A B (shared_first) or d += A B (shared). A has the contraction contiguous, B too or (ByRows) its
-// columns. A in registers, B in shared memory with its columns contiguous; d += A B.
+// columns. A in registers, B in shared memory with its columns contiguous: registers_first and registers, likewise.
 #define TESSERA_WGMMA(COLUMNS, TYPE, NAME, REGISTERS, R0, R1, R2, R3, R4)                                             \
   template <>                                                                                                         \
   struct Wgmma<COLUMNS, Half16::TYPE> {                                                                               \
@@ -92,6 +92,13 @@ struct Wgmma;
                    TESSERA_LIST_##REGISTERS "}, %" #R0 ", %" #R1 ", 1, 1, 1, 0, %" #R2 ";"                            \
                    : TESSERA_BIND_##REGISTERS("+f")                                                                   \
                    : "l"(a), "l"(b), "n"(ByRows ? 1 : 0));                                                            \
+    }                                                                                                                 \
+    static __device__ __forceinline__ void registers_first(float* d, const std::uint32_t* a, std::uint64_t b) {       \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0;\n"                                                            \
+                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {"                         \
+                   TESSERA_LIST_##REGISTERS "}, {%" #R0 ", %" #R1 ", %" #R2 ", %" #R3 "}, %" #R4 ", p, 1, 1, 1;}"     \
+                   : TESSERA_BIND_##REGISTERS("=f")                                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
     }                                                                                                                 \
     static __device__ __forceinline__ void registers(float* d, const std::uint32_t* a, std::uint64_t b) {             \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {"                         \

@@ -5,7 +5,8 @@
 namespace tessera::cuda {
 
 std::span<const hopper::BackwardInstance> hopper_backward_bf16() {
-  static constexpr auto kInstances = hopper::backward_instances<hopper::kBackwardConfigs<ptx::Half16::bf16>>();
+  static constexpr auto kInstances =
+      hopper::backward_instances<hopper::kBackwardConfigs<ptx::Half16::bf16>>();
   return kInstances;
 }
 
