@@ -64,7 +64,7 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
     if (c.qk_dim == 64 && (c.warp_groups == 3) != many_keys) continue;
-    if (c.qk_dim == 128 && (c.block_k == 64) != few_keys) continue;
+    if ((c.qk_dim == 96 || c.qk_dim == 128) && (c.block_k == 64) != few_keys) continue;
     return instance;
   }
   return instances.back();

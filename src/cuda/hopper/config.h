@@ -28,10 +28,11 @@ enum class Softmax : int {
 };
 
 struct Config {
-  int qk_dim = 128, v_dim = 128;  // 64, 128, 192 (qk_dim) or 256: what the problem has not arrives as zero
-  int warp_groups = 2;            // that compute; one more loads
-  int block_k = 128;              // keys per step
-  int q_stages = 2;               // 2: a tile begins under the end of the one before
+  int qk_dim = 128,
+      v_dim = 128;      // 64, 96, 128, 192 (qk_dim) or 256: what the problem has not arrives as zero
+  int warp_groups = 2;  // that compute; one more loads
+  int block_k = 128;    // keys per step
+  int q_stages = 2;     // 2: a tile begins under the end of the one before
   int k_stages = 2, v_stages = 2;
   Softmax softmax = Softmax::two_buffers;
   bool turns = true;        // warp groups issue their products in turn
@@ -46,9 +47,12 @@ struct Config {
   constexpr int q_parts() const { return overlap_tiles() ? 1 : warp_groups; }
   constexpr int q_part_rows() const { return block_q() / q_parts(); }
   constexpr int threads() const { return (warp_groups + 1) * kWarpGroup; }
-  constexpr int q_bytes() const { return block_q() * qk_dim * 2; }  // of one stage, as the following
-  constexpr int k_bytes() const { return block_k * qk_dim * 2; }
-  constexpr int v_bytes() const { return block_k * v_dim * 2; }
+  // Tiles stand in whole panels; products read no more of them than qk_dim and v_dim say.
+  constexpr int qk_columns() const { return (qk_dim + kPanel - 1) / kPanel * kPanel; }
+  constexpr int v_columns() const { return (v_dim + kPanel - 1) / kPanel * kPanel; }
+  constexpr int q_bytes() const { return block_q() * qk_columns() * 2; }  // of one stage, as the following
+  constexpr int k_bytes() const { return block_k * qk_columns() * 2; }
+  constexpr int v_bytes() const { return block_k * v_columns() * 2; }
   constexpr int out_bytes() const { return block_q() * store_columns * 2; }
   constexpr int shared_bytes() const {
     constexpr int kBarriersAndTiles = 1280;
@@ -68,7 +72,7 @@ constexpr bool valid(const Config& c) {
   const int at_launch = kRegisters / c.threads() / 8 * 8;
   bool ok = c.warp_groups * c.registers + c.loader_registers <= at_launch * (c.warp_groups + 1);
   ok = ok && c.registers % 8 == 0 && c.loader_registers % 8 == 0 && c.shared_bytes() <= kSharedBytes;
-  ok = ok && c.warp_groups <= kMostGroups && c.block_k <= 256 && c.v_dim % c.store_columns == 0 &&
+  ok = ok && c.warp_groups <= kMostGroups && c.block_k <= 256 && c.v_columns() % c.store_columns == 0 &&
        c.store_columns % kPanel == 0;
   for (int g = 0; g < c.warp_groups;
        ++g) {  // values passed over are given back late; the others must not wait for them

@@ -188,24 +188,24 @@ class Loader {
     for (int g = 0; g < C.q_parts(); ++g) {
       constexpr int kRows = C.q_part_rows();
       wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, ptx::WaitFor::q_empty);
-      load<C.qk_dim, kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
-                                         &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
+      load<C.qk_columns(), kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
+                                               &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
     }
     q_.next();
   }
 
   __device__ __forceinline__ void load_keys(const Keys& at) {
     wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, ptx::WaitFor::k_empty);
-    load<C.qk_dim, C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
-                              at.batch);
+    load<C.qk_columns(), C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
+                                    at.batch);
     k_.next();
   }
 
   // Of the step whose K was loaded before the last.
   __device__ __forceinline__ void load_values() {
     wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, ptx::WaitFor::v_empty);
-    load<C.v_dim, C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
-                             values_.head, values_.batch);
+    load<C.v_columns(), C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
+                                   values_.head, values_.batch);
     v_.next();
     waiting_ = false;
   }
