@@ -199,7 +199,7 @@ __device__ __forceinline__ void Consumer<C>::repair() {
 #pragma unroll 1
   for (int index = tile().row; index >= 0;) {
     TileIndex at;
-    if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), PackedLengths{a_.p}, at);
+    if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), LengthsOf<C>{a_}, at);
     else at = a_.schedule[static_cast<std::uint32_t>(index)];
     const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
     const int first = static_cast<int>(at.tile) * kRows, last = min(first + kRows, sequence.q_length);

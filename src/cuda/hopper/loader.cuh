@@ -6,19 +6,17 @@
 namespace tessera::cuda::hopper {
 
 // Of packed sequences, as PackedTiles asks for them.
-struct PackedLengths {
-  struct Pair {
-    int q, k;
-  };
-  const core::Problem& p;
-  __device__ Pair operator()(int index) const {
-    const core::ShortSequence s = core::short_sequence(p, index);
-    return {s.q_length, s.k_length};
+template <Config C>
+struct LengthsOf {
+  const Arguments& a;
+  __device__ PackedLengths operator()(int index) const {
+    const core::ShortSequence s = core::short_sequence(a.p, index);
+    return {s.q_length, s.k_length, C.packed_order() == PackedOrder::tiles ? a.diagonals(s).high : 0};
   }
 };
 
 template <Config C>
-__device__ __forceinline__ PackedTiles packed_tiles(const Arguments& a) {
+__device__ __forceinline__ PackedTiles<C.packed_order()> packed_tiles(const Arguments& a) {
   return {static_cast<int>(a.p.batch), static_cast<int>(a.p.q_heads), C.block_q(),
           static_cast<int>(a.p.k_length)};
 }
@@ -88,7 +86,7 @@ class Loader {
 
   // False: there are fewer tiles.
   __device__ __forceinline__ bool find(unsigned tile, TileIndex& at) {
-    if (a_.p.packed) return packed_.find(tile, PackedLengths{a_.p}, at);
+    if (a_.p.packed) return packed_.find(tile, LengthsOf<C>{a_}, at);
     if (tile >= a_.schedule.count()) return false;
     at = a_.schedule[tile];
     return true;
@@ -216,7 +214,7 @@ class Loader {
   Ring<C.k_stages> k_;
   Ring<C.v_stages> v_;
   Ring<kTileSlots> tiles_;
-  PackedTiles packed_;
+  PackedTiles<C.packed_order()> packed_;
   Tile tile_;  // announced last
   int k_begin_ = 0, kv_head_ = 0;
   int before_ = -1;  // its number
