@@ -215,7 +215,7 @@ TEST_F(Gpu, AnyMemoryLayout) {
 TEST_F(Gpu, LongRowsOfEveryWidth) {
   std::vector<CaseSpec> specs;
   for (const auto& [qk_dim, v_dim] :
-       {std::pair{64, 64}, {128, 128}, {256, 256}, {136, 200}, {48, 96}, {192, 128}}) {
+       {std::pair{64, 64}, {128, 128}, {256, 256}, {136, 200}, {48, 96}, {96, 88}, {192, 128}}) {
     CaseSpec spec{
         .q_length = 150, .k_length = 650, .q_heads = 2, .kv_heads = 1, .qk_dim = qk_dim, .v_dim = v_dim};
     auto add = [&](const char* name, auto&& change) {
@@ -252,7 +252,7 @@ TEST_F(Gpu, LongRowsOfEveryWidth) {
 TEST_F(Gpu, AnInfiniteValueStaysInItsRows) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     if (kernel.find("flash2") == std::string::npos && kernel != "cuda.hopper") return;
-    for (const std::int64_t dim : {64, 128, 256}) {
+    for (const std::int64_t dim : {64, 96, 128, 256}) {
       SCOPED_TRACE("head_dim " + std::to_string(dim));
       constexpr std::int64_t kLength = 800, kKey = 700;
       Case problem({.dtype = dtype,
@@ -286,7 +286,7 @@ TEST_F(Gpu, AnInfiniteValueStaysInItsRows) {
 TEST_F(Gpu, OneKeyIsReturnedBitForBit) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     if (kernel != "cuda.hopper" && kernel != "cuda.flash2") return;
-    for (const std::int64_t dim : {64, 128, 256}) {
+    for (const std::int64_t dim : {64, 96, 128, 256}) {
       for (const double scale : {1.0, 1e4}) {
         Case problem({.dtype = dtype,
                       .q_length = 300,
@@ -344,7 +344,7 @@ Case ramp_case(DType dtype, std::int64_t dim, double rise, bool masked) {
 // is a matter of speed alone. The lazy form has to agree with the oracle as well.
 TEST_F(Gpu, NoInputOutwitsSpeculation) {
   for (const DType dtype : {DType::fp16, DType::bf16}) {
-    for (const std::int64_t dim : {64, 128, 256}) {
+    for (const std::int64_t dim : {64, 96, 128, 256}) {
       for (const bool masked : {false, true}) {
         constexpr double kRises[] = {-200, -12, 12, 45, 200, 0};
         std::vector<std::future<reference::Expected>> oracle;

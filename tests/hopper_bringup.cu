@@ -105,22 +105,24 @@ struct ProductArguments {
   std::uint32_t* report;
 };
 
+constexpr int panels(int columns) { return (columns + kPanel - 1) / kPanel; }
+
 // One warp group. Scores: left and right by TMA, contraction along their rows. Values: P from registers.
 template <int Width, int Depth, Half16 Type, bool Scores>
 __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_constant__ ProductArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ std::uint64_t full;
-  constexpr int kLeftBytes = Scores ? 64 * Depth * 2 : 0;
-  constexpr int kRightColumns = Scores ? Depth : Width, kRightRows = Scores ? Width : Depth;
+  constexpr int kRightRows = Scores ? Width : Depth, kLeftPanels = Scores ? panels(Depth) : 0;
+  constexpr int kRightPanels = panels(Scores ? Depth : Width), kLeftBytes = kLeftPanels * 64 * kRowBytes;
   unsigned char* const right = memory + kLeftBytes;
   if (threadIdx.x == 0) {
     ::cuda::ptx::mbarrier_init(&full, 1);
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
-    ptx::arrive_and_expect(&full, kLeftBytes + Width * Depth * 2);
-    for (int panel = 0; Scores && panel < Depth / kPanel; ++panel) {
+    ptx::arrive_and_expect(&full, kLeftBytes + kRightPanels * kRightRows * kRowBytes);
+    for (int panel = 0; panel < kLeftPanels; ++panel) {
       ptx::load_box(memory + panel * 64 * kRowBytes, a.left, &full, panel * kPanel, 0, 0, 0);
     }
-    for (int panel = 0; panel < kRightColumns / kPanel; ++panel) {
+    for (int panel = 0; panel < kRightPanels; ++panel) {
       ptx::load_box(right + panel * kRightRows * kRowBytes, a.right, &full, panel * kPanel, 0, 0, 0);
     }
   }
@@ -186,11 +188,12 @@ void check_product() {
   const ProductArguments arguments{map_of(a.data(), 64, Depth, 64, Type),
                                    map_of(b.data(), right_rows, right_columns, right_rows, Type), a.data(),
                                    out.data(), report()};
-  constexpr int kBytes = 64 * Depth * 2 + Width * Depth * 2;
+  const int bytes = (64 * panels(Depth) + right_rows * panels(right_columns)) * kRowBytes;
   const std::string what = std::string(Scores ? "S = Q K^T" : "O = P V  ") +
                            (Type == Half16::bf16 ? " bf16 " : " fp16 ") + std::to_string(Width) +
                            " columns, contraction " + std::to_string(Depth);
-  launch(product_kernel<Width, Depth, Type, Scores>, "product", 1, kWarpGroup, kBytes, nullptr, arguments);
+  launch(product_kernel<Width, Depth, Type, Scores>, "product", 1, kWarpGroup,
+         static_cast<std::size_t>(bytes), nullptr, arguments);
   finish(what);
   const std::vector<float> found = out.host();
   int wrong = 0;
@@ -363,11 +366,13 @@ template <Half16 Type>
 void check_type() {
   check_product<64, 64, Type, true>();
   check_product<96, 64, Type, true>();
+  check_product<128, 96, Type, true>();
   check_product<128, 128, Type, true>();
   check_product<96, 192, Type, true>();
   check_product<64, 256, Type, true>();
   check_product<64, 64, Type, false>();
   check_product<64, 96, Type, false>();
+  check_product<96, 128, Type, false>();
   check_product<128, 96, Type, false>();
   check_product<128, 128, Type, false>();
   check_product<256, 64, Type, false>();

@@ -64,7 +64,7 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
     if (c.qk_dim == 64 && (c.warp_groups == 3) != many_keys) continue;
-    if (c.qk_dim == 128 && (c.block_k == 64) != few_keys) continue;
+    if ((c.qk_dim == 96 || c.qk_dim == 128) && (c.block_k == 64) != few_keys) continue;
     return instance;
   }
   return instances.back();
@@ -72,7 +72,7 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
 
 Schedule hopper_schedule(const Config& c, const core::Problem& p, int multiprocessors) {
   if (p.packed)
-    return Schedule::packed(hopper::PackedTiles::most(p.batch, p.q_heads, p.q_tokens, c.block_q()));
+    return Schedule::packed(hopper::most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
   const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
   const core::TileOrder order = core::tile_order(core::sequence(p, 0).band, p.q_length, p.k_length);
   return Schedule(p.batch, p.q_heads, tiles, order, multiprocessors);
@@ -157,7 +157,8 @@ std::string hopper_forward_details(const core::Problem& p, const registry::Confi
   const bool lazy = std::getenv("TESSERA_LAZY_MAXIMUM") != nullptr;
   std::string order = "equal tiles, head by head";
   if (p.packed) {
-    order = "tiles by an atomic counter, long sequences first";
+    order = core::concat("tiles by an atomic counter, long ",
+                         c.packed_order() == hopper::PackedOrder::tiles ? "ones" : "sequences", " first");
   } else if (!schedule.equal_tiles()) {
     order = core::concat("tiles by an atomic counter, head by head, the last ", schedule.last_heads(),
                          " together");

@@ -137,11 +137,25 @@ TEST(CudaSelection, ForwardTilesFitTheGpu) {
 TEST(CudaSelection, HopperTilesFollowHeadDimAndLength) {
   struct Case {
     std::int64_t qk_dim, v_dim, length, block_q, block_k;
+    std::string instance;
   };
-  const Case cases[] = {{64, 64, 4096, 256, 64},    {64, 64, 8192, 192, 96},   {40, 16, 512, 256, 64},
-                        {128, 128, 512, 128, 128},  {72, 72, 16384, 128, 128}, {64, 128, 512, 128, 128},
-                        {192, 128, 4096, 128, 96},  {136, 64, 512, 128, 96},   {192, 192, 512, 128, 64},
-                        {256, 256, 16384, 128, 64}, {8, 256, 512, 128, 64}};
+  const Case cases[] = {
+      {64, 64, 4096, 256, 64, "64 (q, k) and 64 (v)"},
+      {64, 64, 8192, 192, 96, "64 (q, k) and 64 (v)"},
+      {40, 16, 512, 256, 64, "64 (q, k) and 64 (v)"},
+      {72, 72, 16384, 128, 128, "96 (q, k) and 96 (v)"},
+      {96, 96, 512, 128, 128, "96 (q, k) and 96 (v)"},
+      {64, 80, 1024, 128, 128, "96 (q, k) and 96 (v)"},
+      {104, 96, 512, 128, 128, "128 (q, k) and 128 (v)"},
+      {96, 104, 8192, 128, 128, "128 (q, k) and 128 (v)"},
+      {128, 128, 512, 128, 128, "128 (q, k) and 128 (v)"},
+      {64, 128, 512, 128, 128, "128 (q, k) and 128 (v)"},
+      {192, 128, 4096, 128, 96, "192 (q, k) and 128 (v)"},
+      {136, 64, 512, 128, 96, "192 (q, k) and 128 (v)"},
+      {192, 192, 512, 128, 64, "256 (q, k) and 256 (v)"},
+      {256, 256, 16384, 128, 64, "256 (q, k) and 256 (v)"},
+      {8, 256, 512, 128, 64, "256 (q, k) and 256 (v)"},
+  };
   for (const Case& c : cases) {
     for (const Mask& mask : {Mask{}, causal(), window(100, 3)}) {
       for (const DType dtype : {DType::fp16, DType::bf16}) {
@@ -164,6 +178,9 @@ TEST(CudaSelection, HopperTilesFollowHeadDimAndLength) {
             chosen.block_k,
             (window && c.block_k == 96 && c.qk_dim == 64) || (narrow && c.block_k == 128) ? 64 : c.block_k)
             << c.qk_dim << " " << c.length;
+        const std::string instance = narrow && c.block_k == 128 ? "128 (q, k) and 128 (v)" : c.instance;
+        EXPECT_NE(chosen.details.find("head_dim up to " + instance + "\n"), std::string::npos)
+            << c.qk_dim << ", " << c.v_dim << ": " << chosen.details;
         EXPECT_LE(chosen.shared_memory_bytes, 227U * 1024);
         EXPECT_LE(chosen.workspace_bytes, 64U * 1024) << "a number per tile";
         if (mask.right == -1) {

@@ -28,10 +28,11 @@ enum class Softmax : int {
 };
 
 struct Config {
-  int qk_dim = 128, v_dim = 128;  // 64, 128, 192 (qk_dim) or 256: what the problem has not arrives as zero
-  int warp_groups = 2;            // that compute; one more loads
-  int block_k = 128;              // keys per step
-  int q_stages = 2;               // 2: a tile begins under the end of the one before
+  int qk_dim = 128,
+      v_dim = 128;      // 64, 96, 128, 192 (qk_dim) or 256: what the problem has not arrives as zero
+  int warp_groups = 2;  // that compute; one more loads
+  int block_k = 128;    // keys per step
+  int q_stages = 2;     // 2: a tile begins under the end of the one before
   int k_stages = 2, v_stages = 2;
   Softmax softmax = Softmax::two_buffers;
   bool turns = true;        // warp groups issue their products in turn
@@ -46,14 +47,22 @@ struct Config {
   constexpr int q_parts() const { return overlap_tiles() ? 1 : warp_groups; }
   constexpr int q_part_rows() const { return block_q() / q_parts(); }
   constexpr int threads() const { return (warp_groups + 1) * kWarpGroup; }
-  constexpr int q_bytes() const { return block_q() * qk_dim * 2; }  // of one stage, as the following
-  constexpr int k_bytes() const { return block_k * qk_dim * 2; }
-  constexpr int v_bytes() const { return block_k * v_dim * 2; }
+  // Tiles stand in whole panels; products read no more of them than qk_dim and v_dim say.
+  constexpr int qk_columns() const { return (qk_dim + kPanel - 1) / kPanel * kPanel; }
+  constexpr int v_columns() const { return (v_dim + kPanel - 1) / kPanel * kPanel; }
+  constexpr int q_bytes() const { return block_q() * qk_columns() * 2; }  // of one stage, as the following
+  constexpr int k_bytes() const { return block_k * qk_columns() * 2; }
+  constexpr int v_bytes() const { return block_k * v_columns() * 2; }
   constexpr int out_bytes() const { return block_q() * store_columns * 2; }
   constexpr int shared_bytes() const {
     constexpr int kBarriersAndTiles = 1280;
     return q_stages * q_bytes() + k_stages * k_bytes() + v_stages * v_bytes() + out_bytes() +
            kBarriersAndTiles;
+  }
+  // Where tiles are few and long, an even end is worth what finding them costs the loader (H200, causal, mixed lengths: 0.96 of
+  // the time at head_dim 256, 1.01 at 64 and 128).
+  constexpr PackedOrder packed_order() const {
+    return v_dim == 256 ? PackedOrder::tiles : PackedOrder::sequences;
   }
   // Steps at the beginning and at the end of a tile that a warp group may pass over because it sees nothing of them.
   constexpr int most_skipped_above(int group) const {
@@ -68,7 +77,7 @@ constexpr bool valid(const Config& c) {
   const int at_launch = kRegisters / c.threads() / 8 * 8;
   bool ok = c.warp_groups * c.registers + c.loader_registers <= at_launch * (c.warp_groups + 1);
   ok = ok && c.registers % 8 == 0 && c.loader_registers % 8 == 0 && c.shared_bytes() <= kSharedBytes;
-  ok = ok && c.warp_groups <= kMostGroups && c.block_k <= 256 && c.v_dim % c.store_columns == 0 &&
+  ok = ok && c.warp_groups <= kMostGroups && c.block_k <= 256 && c.v_columns() % c.store_columns == 0 &&
        c.store_columns % kPanel == 0;
   for (int g = 0; g < c.warp_groups;
        ++g) {  // values passed over are given back late; the others must not wait for them

@@ -8,8 +8,9 @@
 namespace tessera::cuda::hopper {
 
 // What won on an H200 (docs/kernels/hopper-forward.md). head_dim 64: four warp groups leave no registers for a second P, but
-// their tiles of 256 queries take the fewest changes; with many keys per tile three groups with it are faster. head_dim 256:
-// one Q has room; speculation gains nothing where the tensor cores are that busy.
+// their tiles of 256 queries take the fewest changes; with many keys per tile three groups with it are faster. head_dim 96: as
+// 128, with three quarters of the products. head_dim 256: one Q has room; speculation gains nothing where the tensor cores are
+// that busy.
 template <ptx::Half16 Type, bool Bounded = false>
 inline constexpr std::array kConfigs = {
     Config{.qk_dim = 64,
@@ -35,6 +36,7 @@ inline constexpr std::array kConfigs = {
            .registers = 112,
            .bounded_waits = Bounded,
            .type = Type},
+    Config{.qk_dim = 96, .v_dim = 96, .bounded_waits = Bounded, .type = Type},
     Config{.bounded_waits = Bounded, .type = Type},
     Config{.block_k = 64, .k_stages = 4, .v_stages = 4, .bounded_waits = Bounded, .type = Type},
     Config{.qk_dim = 192, .block_k = 96, .q_stages = 1, .bounded_waits = Bounded, .type = Type},
@@ -49,7 +51,8 @@ inline constexpr std::array kConfigs = {
 
 // The first config is for calls whose rows see at least so many keys; the second wins below (H200: equal at about 6k).
 inline constexpr int kManyKeys = 6144;
-// Up to so many keys under a mask narrow steps waste less of the diagonal: the fourth config (H200: +9 % at 512, equal at 1024).
+// Up to so many keys under a mask narrow steps waste less of the diagonal: the fifth config (H200: +9 % at 512, equal at 1024),
+// also in place of the third.
 inline constexpr int kFewKeys = 768;
 
 }  // namespace tessera::cuda::hopper

@@ -185,7 +185,7 @@ class Consumer {
                             static_cast<std::uint32_t>(group_ * kGroupRows * kRowBytes);
     const int begin = max(rows, 0) * kRowBytes, thread = static_cast<int>(threadIdx.x) % kWarpGroup;
 #pragma unroll 1
-    for (int panel = 0; panel < C.qk_dim / kPanel; ++panel) {
+    for (int panel = 0; panel < C.qk_columns() / kPanel; ++panel) {
 #pragma unroll 1
       for (int at = begin + thread * 16; at < kGroupRows * kRowBytes; at += kWarpGroup * 16) {
         ptx::store_shared(q + static_cast<std::uint32_t>(panel * kRows * kRowBytes + at), uint4{});

@@ -38,6 +38,7 @@ __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Fini
 // would have to wait.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finish& finish) {
+  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;  // columns at a time
   const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
@@ -48,7 +49,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
     if (lane_ == 0) ptx::wait_stores_read();
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < C.store_columns / 8; j += 2) {
+    for (int j = 0; j < kStaged / 8; j += 2) {
       const float* o = o_ + 4 * (part / 8 + j);
       const std::uint32_t words[4] = {ptx::pack<C.type>(o[0] * normaliser[0], o[1] * normaliser[0]),
                                       ptx::pack<C.type>(o[2] * normaliser[1], o[3] * normaliser[1]),
@@ -198,7 +199,7 @@ __device__ __forceinline__ void Consumer<C>::repair() {
 #pragma unroll 1
   for (int index = tile().row; index >= 0;) {
     TileIndex at;
-    if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), PackedLengths{a_.p}, at);
+    if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), LengthsOf<C>{a_}, at);
     else at = a_.schedule[static_cast<std::uint32_t>(index)];
     const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
     const int first = static_cast<int>(at.tile) * kRows, last = min(first + kRows, sequence.q_length);

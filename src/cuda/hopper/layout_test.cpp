@@ -19,10 +19,10 @@ using Memory = std::map<std::uint32_t, Element>;  // by address
 // CU_TENSOR_MAP_SWIZZLE_128B and wgmma's 128-byte swizzle: address bits 4 to 6 ^= bits 7 to 9.
 std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 3 & 0x70); }
 
-// What boxes of 64 columns leave behind: row after row of 128 bytes, swizzled by their address.
+// What boxes of 64 columns leave behind, the last one behind `columns` as well: row after row of 128 bytes, swizzled by their address.
 Memory load_boxes(std::uint32_t base, int rows, int columns) {
   Memory memory;
-  for (int panel = 0; panel < columns / 64; ++panel) {
+  for (int panel = 0; panel < (columns + 63) / 64; ++panel) {
     const std::uint32_t box = base + static_cast<std::uint32_t>(panel * rows * kRowBytes);
     for (int row = 0; row < rows; ++row) {
       for (int column = 0; column < 64; ++column) {
@@ -73,9 +73,9 @@ TEST(HopperLayout, ElementsStandWhereTheCopyEnginePutsThem) {
 // Q and K: step i of the contraction reads columns [16 i, 16 i + 16) of the rows of its warp group.
 TEST(HopperLayout, DescriptorsOfScores) {
   for (const std::uint32_t base : kBases) {
-    for (const int columns : {64, 128, 192, 256}) {
+    for (const int columns : {64, 96, 128, 192, 256}) {
       for (const int rows : {64, 96, 128, 192, 256}) {
-        if (base + static_cast<std::uint32_t>(rows * columns * 2) > 227 * 1024) continue;
+        if (base + static_cast<std::uint32_t>((columns + 63) / 64 * rows * kRowBytes) > 227 * 1024) continue;
         const Memory memory = load_boxes(base, rows, columns);
         for (int first = 0; first + 64 <= rows; first += 64) {
           const std::uint32_t low = descriptor_low(base + static_cast<std::uint32_t>(first * kRowBytes), 0);
@@ -97,9 +97,9 @@ TEST(HopperLayout, DescriptorsOfScores) {
 // V: step i reads rows [16 i, 16 i + 16), all columns.
 TEST(HopperLayout, DescriptorsOfValues) {
   for (const std::uint32_t base : kBases) {
-    for (const int columns : {64, 128, 256}) {
+    for (const int columns : {64, 96, 128, 256}) {
       for (const int rows : {64, 96, 128}) {
-        if (base + static_cast<std::uint32_t>(rows * columns * 2) > 227 * 1024) continue;
+        if (base + static_cast<std::uint32_t>((columns + 63) / 64 * rows * kRowBytes) > 227 * 1024) continue;
         const Memory memory = load_boxes(base, rows, columns);
         const std::uint32_t low = descriptor_low(base, static_cast<std::uint32_t>(rows * kRowBytes));
         for (int step = 0; step < rows / 16; ++step) {

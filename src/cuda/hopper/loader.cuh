@@ -6,19 +6,17 @@
 namespace tessera::cuda::hopper {
 
 // Of packed sequences, as PackedTiles asks for them.
-struct PackedLengths {
-  struct Pair {
-    int q, k;
-  };
-  const core::Problem& p;
-  __device__ Pair operator()(int index) const {
-    const core::ShortSequence s = core::short_sequence(p, index);
-    return {s.q_length, s.k_length};
+template <Config C>
+struct LengthsOf {
+  const Arguments& a;
+  __device__ PackedLengths operator()(int index) const {
+    const core::ShortSequence s = core::short_sequence(a.p, index);
+    return {s.q_length, s.k_length, C.packed_order() == PackedOrder::tiles ? a.diagonals(s).high : 0};
   }
 };
 
 template <Config C>
-__device__ __forceinline__ PackedTiles packed_tiles(const Arguments& a) {
+__device__ __forceinline__ PackedTiles<C.packed_order()> packed_tiles(const Arguments& a) {
   return {static_cast<int>(a.p.batch), static_cast<int>(a.p.q_heads), C.block_q(),
           static_cast<int>(a.p.k_length)};
 }
@@ -88,7 +86,7 @@ class Loader {
 
   // False: there are fewer tiles.
   __device__ __forceinline__ bool find(unsigned tile, TileIndex& at) {
-    if (a_.p.packed) return packed_.find(tile, PackedLengths{a_.p}, at);
+    if (a_.p.packed) return packed_.find(tile, LengthsOf<C>{a_}, at);
     if (tile >= a_.schedule.count()) return false;
     at = a_.schedule[tile];
     return true;
@@ -188,24 +186,24 @@ class Loader {
     for (int g = 0; g < C.q_parts(); ++g) {
       constexpr int kRows = C.q_part_rows();
       wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, ptx::WaitFor::q_empty);
-      load<C.qk_dim, kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
-                                         &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
+      load<C.qk_columns(), kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
+                                               &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
     }
     q_.next();
   }
 
   __device__ __forceinline__ void load_keys(const Keys& at) {
     wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, ptx::WaitFor::k_empty);
-    load<C.qk_dim, C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
-                              at.batch);
+    load<C.qk_columns(), C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
+                                    at.batch);
     k_.next();
   }
 
   // Of the step whose K was loaded before the last.
   __device__ __forceinline__ void load_values() {
     wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, ptx::WaitFor::v_empty);
-    load<C.v_dim, C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
-                             values_.head, values_.batch);
+    load<C.v_columns(), C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
+                                   values_.head, values_.batch);
     v_.next();
     waiting_ = false;
   }
@@ -216,7 +214,7 @@ class Loader {
   Ring<C.k_stages> k_;
   Ring<C.v_stages> v_;
   Ring<kTileSlots> tiles_;
-  PackedTiles packed_;
+  PackedTiles<C.packed_order()> packed_;
   Tile tile_;  // announced last
   int k_begin_ = 0, kv_head_ = 0;
   int before_ = -1;  // its number

@@ -337,9 +337,15 @@ TEST(HopperPipeline, NeitherHangsNorOverwrites) {
   }
 }
 
+TEST(HopperConfigs, LongTilesOfPackedSequencesComeFirstWhereTheyAreFew) {
+  for (const Config& c : kConfigs<ptx::Half16::bf16>) {
+    EXPECT_EQ(c.packed_order(), c.qk_dim == 256 ? PackedOrder::tiles : PackedOrder::sequences) << c.qk_dim;
+  }
+}
+
 // The bound on steps passed over is what keeps it from hanging: beyond it the test sees that it does.
 TEST(HopperPipeline, TooManySkippedStepsWouldHang) {
-  const Config c = kConfigs<ptx::Half16::bf16>[2];
+  const Config c = kConfigs<ptx::Half16::bf16>[3];
   std::vector<Job> jobs(4, {{8, 0}, {}});
   for (Job& job : jobs) job.own = {{2, 0}, {8, 6}};
   bool hangs = false;

@@ -70,48 +70,77 @@ class Schedule {
   core::TileOrder order_ = core::TileOrder::plain;
 };
 
-// The tiles of packed sequences, of which short ones have few: those of the longest sequences first, sequence by sequence and
-// head by head, the longest tiles of a causal mask first. Walks over the lengths, so that indices may only grow from call to
-// call.
+// What comes first of packed sequences.
+enum class PackedOrder : int {
+  sequences,  // long ones, with all of their tiles
+  tiles,  // tiles that see many keys, of whichever sequence: ends more evenly, and takes more time to find them
+};
+
+// What PackedTiles asks about a sequence: how many queries and keys it has, and that row i sees no key beyond i + high.
+struct PackedLengths {
+  int q = 0, k = 0, high = 0;
+};
+
+// How many tiles there are at most.
+constexpr std::int64_t most_packed_tiles(std::int64_t sequences, std::int64_t heads, std::int64_t tokens,
+                                         int block_q) {
+  return heads * (tokens / block_q + sequences);
+}
+
+// The tiles of packed sequences, of which short ones have few. Pass after pass over the sequences, each of which takes half as
+// many keys as the one before: those of the sequence, or those that a tile sees. In a pass sequence by sequence and head by
+// head, the longest tiles of a causal mask first. Indices may only grow from call to call.
+template <PackedOrder Order>
 class PackedTiles {
  public:
   // `longest`: no sequence has more keys.
   TESSERA_HD PackedTiles(int sequences, int heads, int block_q, int longest)
-      : sequences_(sequences), heads_(heads), block_q_(block_q), more_(longest) {}
+      : sequences_(sequences), heads_(heads), block_q_(block_q), more_(longest), sequence_(sequences - 1) {}
 
-  // How many there are at most.
-  static std::int64_t most(std::int64_t sequences, std::int64_t heads, std::int64_t tokens, int block_q) {
-    return heads * (tokens / block_q + sequences);
-  }
-
-  // False: there are no more than `index` tiles. lengths(s): {q, k} of sequence s.
+  // False: there are no more than `index` tiles. lengths(s): PackedLengths of sequence s, without `high` where sequences come
+  // in order.
   template <typename Lengths>
   TESSERA_HD bool find(std::uint32_t index, const Lengths& lengths, TileIndex& at) {
     while (index - base_ >= static_cast<std::uint32_t>(tiles_ * heads_)) {
       base_ += static_cast<std::uint32_t>(tiles_ * heads_);
       tiles_ = 0;
-      if (++sequence_ == sequences_) {  // the next pass: sequences at least half as long
+      if (++sequence_ == sequences_) {  // the next pass: at least half as many keys
         if (more_ < 0) return --sequence_, false;
         less_ = more_, more_ = more_ < kShort ? -1 : more_ / 2;
         sequence_ = -1;
         continue;
       }
-      const auto [q_length, k_length] = lengths(sequence_);
-      if (k_length > more_ && k_length <= less_) tiles_ = (q_length + block_q_ - 1) / block_q_;
+      const PackedLengths sequence = lengths(sequence_);
+      if constexpr (Order == PackedOrder::tiles) {
+        first_ = first_beyond(more_, sequence);
+        tiles_ = first_beyond(less_, sequence) - first_;
+      } else if (sequence.k > more_ && sequence.k <= less_) {
+        tiles_ = (sequence.q + block_q_ - 1) / block_q_;
+      }
     }
     const int within = static_cast<int>(index - base_);
     at = {static_cast<std::uint32_t>(sequence_), static_cast<std::uint32_t>(within / tiles_),
-          static_cast<std::uint32_t>(tiles_ - 1 - within % tiles_)};
+          static_cast<std::uint32_t>(first_ + tiles_ - 1 - within % tiles_)};
     return true;
   }
 
  private:
-  static constexpr int kShort = 512;  // keys: shorter sequences come in the order in which they stand
+  // Keys: what is shorter comes in the order in which it stands.
+  static constexpr int kShort = Order == PackedOrder::tiles ? 256 : 512;
+
+  // The first tile that may see more than `keys` keys; how many tiles there are if none does.
+  TESSERA_HD int first_beyond(int keys, const PackedLengths& sequence) const {
+    const int tiles = (sequence.q + block_q_ - 1) / block_q_, before = keys - sequence.high;
+    if (keys < 0) return 0;
+    if (sequence.k <= keys) return tiles;
+    return before < 0 ? 0 : before / block_q_ < tiles ? before / block_q_ : tiles;
+  }
 
   int sequences_, heads_, block_q_;
-  int more_, less_ = 0;  // this pass takes sequences with keys in (more_, less_]
-  int sequence_ = -1, tiles_ = 0;
-  std::uint32_t base_ = 0;  // the first tile of the sequence
+  int more_, less_ = 0;        // this pass takes (more_, less_] keys
+  int sequence_;               // of this pass; before the first one, the end of one
+  int first_ = 0, tiles_ = 0;  // of the sequence that this pass takes
+  std::uint32_t base_ = 0;     // the index of the first
 };
 
 // Steps of keys [bottom, top], walked over from the top. There is always one, if only to find that nothing is visible.

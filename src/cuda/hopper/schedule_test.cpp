@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <queue>
@@ -66,46 +67,102 @@ TEST(HopperSchedule, EndsEvenly) {
   }
 }
 
-struct Lengths {
-  int q, k;
-};
+// Keys that the last row of a tile may see.
+int keys_of(const PackedLengths& lengths, const TileIndex& at, int block_q) {
+  return std::min(lengths.k, (static_cast<int>(at.tile) + 1) * block_q + lengths.high);
+}
 
-TEST(HopperPackedTiles, TakesEveryTileOnceAndLongSequencesFirst) {
-  constexpr int kBlockQ = 128;
+template <PackedOrder Order>
+void takes_every_tile_once(bool causal) {
+  constexpr int kBlockQ = 128, kFar = 1 << 30;
   std::mt19937 random(1);
   for (const int heads : {1, 5, 16}) {
     for (const int sequences : {1, 3, 40}) {
-      std::vector<Lengths> lengths;
+      std::vector<PackedLengths> lengths;
       std::int64_t tokens = 0;
       for (int i = 0; i < sequences; ++i) {
         constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};  // with the borders of passes
-        lengths.push_back({static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), kKeys[random() % 8]});
-        tokens += lengths.back().q;
+        const int q = static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), k = kKeys[random() % 8];
+        const int highs[] = {0, k - q, -kFar};
+        lengths.push_back({q, k, causal ? highs[random() % 3] : kFar});
+        tokens += q;
       }
       auto length = [&](int i) { return lengths[static_cast<std::size_t>(i)]; };
       std::vector<int> order;
       std::int64_t expected = 0;
-      for (const Lengths& l : lengths) expected += heads * ((l.q + kBlockQ - 1) / kBlockQ);
+      for (const PackedLengths& l : lengths) expected += heads * ((l.q + kBlockQ - 1) / kBlockQ);
       std::map<std::tuple<unsigned, unsigned, unsigned>, int> seen;
-      PackedTiles walk(sequences, heads, kBlockQ, 9000);
+      PackedTiles<Order> walk(sequences, heads, kBlockQ, 9000);
       TileIndex at;
       unsigned index = 0;
       for (; walk.find(index, length, at); ++index) {
         ASSERT_TRUE(at.sequence < lengths.size() && at.head < static_cast<unsigned>(heads));
         ASSERT_LT(static_cast<int>(at.tile) * kBlockQ, lengths[at.sequence].q);
         ++seen[{at.sequence, at.head, at.tile}];
-        order.push_back(lengths[at.sequence].k);
+        const PackedLengths& l = lengths[at.sequence];
+        order.push_back(Order == PackedOrder::tiles ? keys_of(l, at, kBlockQ) : l.k);
         // Who comes later and asks for this tile alone finds the same.
         TileIndex again;
-        ASSERT_TRUE(PackedTiles(sequences, heads, kBlockQ, 9000).find(index, length, again));
+        ASSERT_TRUE(PackedTiles<Order>(sequences, heads, kBlockQ, 9000).find(index, length, again));
         ASSERT_TRUE(again.sequence == at.sequence && again.head == at.head && again.tile == at.tile);
       }
       EXPECT_EQ(static_cast<std::int64_t>(index), expected);
       EXPECT_EQ(static_cast<std::int64_t>(seen.size()), expected);
-      EXPECT_LE(expected, PackedTiles::most(sequences, heads, tokens, kBlockQ));
+      EXPECT_LE(expected, most_packed_tiles(sequences, heads, tokens, kBlockQ));
       EXPECT_FALSE(walk.find(index + 7, length, at));
+      const int unsorted = Order == PackedOrder::tiles ? 281 : 563;
       for (std::size_t i = 1; i < order.size(); ++i)
-        EXPECT_TRUE(order[i - 1] * 2 >= order[i] || order[i] <= 563);
+        EXPECT_TRUE(order[i - 1] * 2 >= order[i] || order[i] <= unsorted) << order[i - 1] << " " << order[i];
+    }
+  }
+}
+
+TEST(HopperPackedTiles, TakesEveryTileOnceAndLongSequencesFirst) {
+  takes_every_tile_once<PackedOrder::sequences>(false);
+  takes_every_tile_once<PackedOrder::sequences>(true);
+}
+
+TEST(HopperPackedTiles, TakesEveryTileOnceAndLongOnesFirst) {
+  takes_every_tile_once<PackedOrder::tiles>(false);
+  takes_every_tile_once<PackedOrder::tiles>(true);
+}
+
+// When the last of the workers ends, over the mean: each takes a tile when it is done with the one before. Causal, 2048 columns.
+template <PackedOrder Order>
+double end_of(const std::vector<int>& batch, int dim, int block_q, int block_k) {
+  auto length = [&](int i) {
+    const int n = batch[static_cast<std::size_t>(i)];
+    return PackedLengths{n, n, 0};
+  };
+  const int longest = *std::max_element(batch.begin(), batch.end());
+  PackedTiles<Order> walk(static_cast<int>(batch.size()), 2048 / dim, block_q, longest);
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
+  for (int w = 0; w < kWorkers; ++w) free_at.push(0);
+  double all = 0, last = 0;
+  TileIndex at;
+  for (unsigned i = 0; walk.find(i, length, at); ++i) {
+    const int steps = (keys_of(length(static_cast<int>(at.sequence)), at, block_q) - 1) / block_k + 1;
+    const double time = steps + 1.5 * 128 / block_k;  // and the change of tiles
+    const double begin = free_at.top();
+    free_at.pop();
+    free_at.push(begin + time);
+    last = std::max(last, begin + time), all += time;
+  }
+  return last / (all / kWorkers);
+}
+
+TEST(HopperPackedTiles, LongOnesFirstEndEvenly) {
+  std::vector<std::vector<int>> batches = {
+      {4096, 2048, 1024, 1024, 1024, 1024, 777, 777, 777, 777, 512, 512, 512, 512, 432, 300, 128, 128},
+      {300, 4096, 777, 2048, 128, 1355, 1024, 4096, 512, 2048}};
+  for (const int length : {512, 1024, 2048, 4096})
+    batches.emplace_back(static_cast<std::size_t>(16384 / length), length);
+  for (const auto& [dim, block_q, block_k] : {std::tuple{64, 256, 64}, {128, 128, 128}, {256, 128, 64}}) {
+    for (const std::vector<int>& batch : batches) {
+      const double tiles = end_of<PackedOrder::tiles>(batch, dim, block_q, block_k);
+      const double sequences = end_of<PackedOrder::sequences>(batch, dim, block_q, block_k);
+      EXPECT_LE(tiles, 1.06) << dim << ", " << batch.size() << " sequences";
+      EXPECT_LE(tiles, sequences + 0.01) << dim << ", " << batch.size() << " sequences";
     }
   }
 }

@@ -18,12 +18,14 @@ struct RowExtents {
 };
 
 // What a tensor map says, innermost first: head_dim, sequence, heads, batch. Strides are bytes between neighbours of the last
-// three. Boxes are 64 columns, which is what a swizzle spans, of `box_rows` rows.
+// three. Boxes are 64 columns, which is what a swizzle spans, of `box_rows` rows. `promotion`: bytes that L2 fetches for a load,
+// 256 where all rows begin on 32 bytes, else 128.
 struct TensorMapSpec {
   void* address = nullptr;
   std::uint64_t sizes[4] = {};
   std::uint64_t strides[3] = {};
   std::uint32_t box[4] = {};
+  int promotion = 256;
 };
 
 // Of a tensor of 16-bit numbers. What has size 1 has no use for its stride and gets a lawful one.

@@ -29,6 +29,28 @@ TEST(TensorMap, SizesOfOneNeedNoStride) {
   for (const std::uint64_t stride : spec.strides) EXPECT_EQ(stride, 80U);  // 66 bytes, rounded up
 }
 
+// 256 bytes at a time where all rows begin on 32 bytes. Each line breaks that by one of the four numbers that say where rows are.
+TEST(TensorMap, LessIsFetchedAtATimeWhereRowsBeginWithinSectors) {
+  alignas(32) static std::uint16_t numbers[16];
+  auto promotion = [](const core::View& view, const RowExtents& extents = kExtents) {
+    return tensor_map_spec(view, extents, 128).promotion;
+  };
+  // Batch, head and row strides. Rows of 192 bytes need not begin on 256.
+  EXPECT_EQ(promotion({numbers, 100 * 6 * 96, 96, 6 * 96}), 256);
+  EXPECT_EQ(promotion({numbers + 8, 100 * 6 * 96, 96, 6 * 96}), 128);
+  EXPECT_EQ(promotion({numbers, 100 * 6 * 96 + 8, 96, 6 * 96}), 128);
+  EXPECT_EQ(promotion({numbers, 100 * 6 * 96, 104, 6 * 96}), 128);
+  EXPECT_EQ(promotion({numbers, 100 * 6 * 96, 96, 6 * 96 + 8}), 128);
+  // head_dim 72 and 120: every second row, or all rows of every second head.
+  for (const std::int64_t columns : {72, 120}) {
+    EXPECT_EQ(promotion({numbers, 6 * 100 * columns, 100 * columns, columns}), 128) << columns;
+    EXPECT_EQ(promotion({numbers, 6 * 100 * columns, columns, 6 * columns}), 128) << columns;
+  }
+  const core::View unused{numbers, 8, 8, 8};  // strides of what has size 1 do not matter
+  EXPECT_EQ(promotion(unused, {.columns = 72, .rows = 1, .heads = 1, .batch = 1}), 256);
+  EXPECT_EQ(promotion({numbers, 8, 8, 96}, {.columns = 72, .rows = 9, .heads = 1, .batch = 1}), 256);
+}
+
 TEST(TensorMap, ObstaclesAreNamed) {
   alignas(16) static std::uint16_t numbers[16];
   core::View view = contiguous();
