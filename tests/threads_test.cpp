@@ -149,17 +149,69 @@ TEST_P(ThreadsTest, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// Long enough that keys are split among workers: dQ is then a sum of partial ones.
+// Long enough that keys are split among workers: queries are then packed once for all of them, and dQ is a sum of
+// partial ones, of which there are only those that a tile of queries sees.
 TEST_P(ThreadsTest, AnyNumberOfThreadsGivesTheSameBitsWhereKeysAreSplit) {
-  CaseSpec spec{.q_length = 70, .q_heads = 3, .kv_heads = 3, .qk_dim = 8, .v_dim = 5, .right = 40};
-  spec.k_length = scaled(1300, 600, "keys of a head that is split:");
-  spec.dtype = dtype();
-  Case one(spec), many(spec);
-  call(one, {.threads = 1});
-  for (int threads = 2; threads <= 8; ++threads) {
-    many.poison();
-    call(many, {.threads = threads});
-    EXPECT_EQ(difference(one, many), "") << threads << " threads";
+  const std::int64_t keys = scaled(1300, 600, "keys of a head that is split:");
+  std::vector<CaseSpec> all = {
+      {.q_length = 70, .k_length = keys, .q_heads = 3, .kv_heads = 3, .qk_dim = 8, .v_dim = 5, .right = 40},
+      {.batch = 1,
+       .q_length = 700,
+       .k_length = keys,
+       .q_heads = 2,
+       .kv_heads = 1,
+       .qk_dim = 8,
+       .v_dim = 8,
+       .right = 0},
+      {.batch = 1,
+       .q_length = 300,
+       .k_length = keys,
+       .q_heads = 1,
+       .kv_heads = 1,
+       .qk_dim = 4,
+       .v_dim = 8,
+       .right = 0,
+       .align = Align::top_left},
+      {.batch = 1,
+       .q_length = 300,
+       .k_length = keys,
+       .q_heads = 3,
+       .kv_heads = 3,
+       .qk_dim = 4,
+       .v_dim = 8,
+       .left = 90,
+       .right = 10,
+       .grad_lse = true},
+      {.batch = 3,
+       .q_length = 200,
+       .k_length = keys,
+       .q_heads = 1,
+       .kv_heads = 1,
+       .qk_dim = 8,
+       .v_dim = 8,
+       .right = 0,
+       .packed = true},
+      {.batch = 1,
+       .q_length = 150,
+       .k_length = keys,
+       .q_heads = 2,
+       .kv_heads = 2,
+       .qk_dim = 8,
+       .v_dim = 8,
+       .blocks = BlockKind::random_per_head,
+       .block_q = 20,
+       .block_k = 40},
+  };
+  for (CaseSpec& spec : all) {
+    spec.dtype = dtype();
+    SCOPED_TRACE(describe(spec));
+    Case one(spec), many(spec);
+    call(one, {.threads = 1});
+    for (int threads = 2; threads <= 8; ++threads) {
+      many.poison();
+      call(many, {.threads = threads});
+      EXPECT_EQ(difference(one, many), "") << threads << " threads";
+    }
   }
 }
 

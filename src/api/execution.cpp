@@ -1,6 +1,8 @@
 #include "api/execution.h"
 
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <new>
 
 #include "api/tensor_checks.h"
@@ -15,14 +17,24 @@ using registry::kWorkspaceAlignment;
 
 constexpr int kMaxThreads = 4096;
 
-// Host memory from the C++ runtime.
+// Host memory from the C++ runtime, aligned here and not there: with glibc's aligned allocation (2.36) every call of
+// some sizes found its pages anew, plain blocks up to 32 MiB are the same pages again from the second or third call
+// on (docs/kernels/cpu.md).
 class SystemAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, void* /*stream*/) override {
-    return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
+    const std::size_t room = alignment + sizeof(void*);
+    if (bytes > std::numeric_limits<std::size_t>::max() - room) return nullptr;
+    void* block = ::operator new(bytes + room, std::nothrow);
+    if (block == nullptr) return nullptr;
+    std::size_t left = bytes + alignment;
+    void* data = static_cast<void**>(block) + 1;
+    std::align(alignment, bytes, data, left);
+    static_cast<void**>(data)[-1] = block;
+    return data;
   }
-  void deallocate(void* data, std::size_t /*bytes*/, std::size_t alignment, void* /*stream*/) override {
-    ::operator delete (data, std::align_val_t{alignment});
+  void deallocate(void* data, std::size_t /*bytes*/, std::size_t /*alignment*/, void* /*stream*/) override {
+    ::operator delete(static_cast<void**>(data)[-1]);
   }
 };
 

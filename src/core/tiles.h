@@ -90,6 +90,16 @@ TESSERA_HD void for_each_key_tile_within(const Problem& p, const Sequence& s, st
                           visit);
 }
 
+// Whether any of the queries [begin, end), which must lie in one block, sees any of the keys.
+TESSERA_HD inline bool sees(const Problem& p, const Sequence& s, std::int64_t q_head, std::int64_t begin,
+                            std::int64_t end, const Tile& keys) {
+  bool seen = false;
+  if (keys.begin >= keys.end) return seen;
+  for_each_key_tile_within(p, s, q_head, begin, end, keys, keys.end - keys.begin,
+                           [&seen](const Tile&) { seen = true; });
+  return seen;
+}
+
 // The tiles of queries that see keys [begin, end) of a sequence, which must lie in one block (key_tile).
 template <typename Visit>
 TESSERA_HD void for_each_query_tile(const Problem& p, const Sequence& s, std::int64_t q_head,
@@ -130,6 +140,11 @@ struct Tiling {
   TESSERA_HD constexpr std::int64_t count() const {
     if (block == 0) return (length + tile - 1) / tile;
     return length / block * per_block() + (length % block + tile - 1) / tile;
+  }
+
+  // The tile that a row lies in.
+  TESSERA_HD constexpr std::int64_t index_of(std::int64_t row) const {
+    return block == 0 ? row / tile : row / block * per_block() + row % block / tile;
   }
 
   TESSERA_HD constexpr Tile operator[](std::int64_t t) const {

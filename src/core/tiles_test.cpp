@@ -22,6 +22,8 @@ TEST(Tiling, CoversTheLengthOnceInOrderAndNeverCrossesABlock) {
           ASSERT_EQ(part.begin, expected);
           ASSERT_GT(part.end, part.begin);
           ASSERT_LE(part.end - part.begin, tile);
+          ASSERT_EQ(tiling.index_of(part.begin), t);
+          ASSERT_EQ(tiling.index_of(part.end - 1), t);
           if (block > 0) {
             ASSERT_EQ(part.begin / block, (part.end - 1) / block);
           }
@@ -100,12 +102,15 @@ TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
       const Tile block = k_blocks[b];
       for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
         const Tile queries = q_tiles[t];
+        bool visited = false;
         for_each_key_tile_within(p, s, head, queries.begin, queries.end, block, tile_k,
                                  [&](const Tile& keys) {
                                    ASSERT_LE(keys.end - keys.begin, tile_k);
                                    ASSERT_TRUE(keys.begin >= block.begin && keys.end <= block.end);
                                    by_blocks.add(queries, keys, keys.kind);
+                                   visited = true;
                                  });
+        ASSERT_EQ(sees(p, s, head, queries.begin, queries.end, block), visited);
       }
     }
     by_blocks.check();

@@ -98,8 +98,8 @@ ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, in
 }
 
 // Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads or batch entries. Under a
-// causal mask the first cost most: where heads are few, twice as many let the workers that had the last ones take more (1 %
-// slower where one or two workers do all of it).
+// causal mask the first cost most: where heads are few, twice as many, longest first, give every worker the same (1 % slower
+// where one or two workers do all of it).
 constexpr std::int64_t kMinChunkKeys = 256;
 constexpr std::int64_t kMaxChunks = 16;
 constexpr std::int64_t kChunkGrain = 64;
@@ -112,6 +112,9 @@ constexpr std::int64_t kSplitTasksPerWorker = 2;
 BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine, int workers) {
   BackwardPlan plan;
   plan.tile_rows = engine.tile_rows(p.dtype == DType::fp64);
+  const std::int64_t part = plan.tile_rows / kReduceParts;  // whole vectors
+  plan.slot_rows =
+      p.blocks ? std::min((p.blocks.block_q + part - 1) / part * part, plan.tile_rows) : plan.tile_rows;
   plan.block_k = asked_keys_per_step() != 0 ? asked_keys_per_step() : 128;
   plan.copy_k = copies(p, p.k, p.qk_dim, plan.tile_rows);
   plan.copy_v = copies(p, p.v, p.v_dim, plan.tile_rows);
@@ -128,14 +131,29 @@ BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine,
   return plan;
 }
 
-// The partial dQ of the heads that are split, in accumulators.
-std::size_t partial_bytes(const core::Problem& p, const BackwardPlan& plan) {
+// Query heads of the heads that are split.
+std::int64_t split_query_heads(const core::Problem& p, const BackwardPlan& plan) {
   const std::int64_t rest = p.batch * p.kv_heads - plan.whole;
-  if (rest == 0 || !p.has_grad_q) return 0;
-  Arena arena;
-  arena.take<std::byte>(plan.splits * rest * p.group() * p.q_length * p.qk_dim *
-                        static_cast<std::int64_t>(size_of(accumulator_of(p.dtype))));
-  return arena.used();
+  return rest == 0 ? 0 : rest * p.group();
+}
+
+// What their tasks share, in memory of the arena.
+SplitSlots split_slots(Arena& arena, const core::Problem& p, const BackwardPlan& plan,
+                       const BackwardEngine& engine) {
+  const std::int64_t heads = split_query_heads(p, plan);
+  if (heads == 0) return {};
+  SplitSlots slots = engine.slot_sizes(p, plan);
+  slots.tiles = query_tiling(p, plan, p.q_length).count();
+  for (std::int64_t split = 0; split < plan.splits && p.has_grad_q; ++split) {
+    const core::Tile tiles = seeing_tiles(p, plan, split);
+    slots.grad_q_tiles += tiles.end - tiles.begin;
+  }
+  const auto bytes = [heads](std::int64_t tiles, std::size_t each) {
+    return heads * tiles * static_cast<std::int64_t>(each);
+  };
+  slots.queries = arena.take<std::byte>(bytes(slots.tiles, slots.query_bytes));
+  slots.grad_q = arena.take<std::byte>(bytes(slots.grad_q_tiles, slots.grad_q_bytes));
+  return slots;
 }
 
 }  // namespace
@@ -185,8 +203,9 @@ registry::Configuration flash2_backward_configuration(const core::Problem& p, in
   const std::int64_t tasks = task_count(backward_plan(p, *engine, workers), p.batch * p.kv_heads);
   const int useful = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, workers));
   const BackwardPlan plan = backward_plan(p, *engine, useful);
-  std::size_t bytes =
-      partial_bytes(p, plan) + engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful);
+  Arena shared;
+  split_slots(shared, p, plan, *engine);
+  std::size_t bytes = shared.used() + engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful);
   bytes = std::max(bytes, bias_gradient_bytes(p, useful));
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,
@@ -210,25 +229,29 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& conf
   const BackwardEngine* engine = backward_engine_for(p);
   if (engine == nullptr) return portable::flash2_backward(p, configuration, resources);
   const BackwardPlan plan = backward_plan(p, *engine, configuration.workers);
-  std::byte* partial = resources.workspace;
-  std::byte* memory = partial + partial_bytes(p, plan);
+  Arena shared(resources.workspace);
+  const SplitSlots slots = split_slots(shared, p, plan, *engine);
   const std::size_t bytes = engine->worker_bytes(p, plan);
-  const std::int64_t heads = p.batch * p.kv_heads;
+  auto memory = [&](int worker) {
+    return resources.workspace + shared.used() + bytes * static_cast<std::size_t>(worker);
+  };
+  const std::int64_t tiles = split_query_heads(p, plan) * slots.tiles;
   if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
-    parallel_for(*resources.executor, configuration.workers, task_count(plan, heads),
-                 [&](std::int64_t task, int worker) {
-                   engine->run_task(p, plan, task, memory + bytes * static_cast<std::size_t>(worker),
-                                    partial);
-                 });
+    if (tiles > 0) {
+      parallel_for(*resources.executor, configuration.workers, tiles, [&](std::int64_t tile, int) {
+        engine->pack_queries(p, plan, tile / slots.tiles, tile % slots.tiles, slots);
+      });
+    }
+    parallel_for(
+        *resources.executor, configuration.workers, task_count(plan, p.batch * p.kv_heads),
+        [&](std::int64_t task, int worker) { engine->run_task(p, plan, task, memory(worker), slots); });
   }
-  if (p.has_grad_q && plan.whole < heads) {
-    const core::Tiling tiling{p.q_length, plan.tile_rows};
-    const std::int64_t per_head = p.group() * tiling.count();
-    parallel_for(*resources.executor, configuration.workers, (heads - plan.whole) * per_head,
-                 [&](std::int64_t task, int) {
-                   const std::int64_t rest = task % per_head;
-                   engine->reduce(p, plan, plan.whole + task / per_head, rest / tiling.count(),
-                                  tiling[rest % tiling.count()], partial);
+  if (p.has_grad_q && tiles > 0) {  // the last rows, which see most keys, first
+    parallel_for(*resources.executor, configuration.workers, tiles * kReduceParts,
+                 [&](std::int64_t task, int worker) {
+                   const std::int64_t tile = tiles - 1 - task / kReduceParts;
+                   engine->reduce(p, plan, tile / slots.tiles, tile % slots.tiles, task % kReduceParts,
+                                  memory(worker), slots);
                  });
   }
   if (p.has_grad_bias) bias_gradient(p, configuration.workers, resources);

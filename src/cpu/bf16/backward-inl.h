@@ -6,16 +6,17 @@
 //   dQ^T += K^T dS^T                      A: K transposed; B: pairs of keys x rows of queries
 //   dV += P^T dO,  dK += dS^T Q           A: rows of P^T and dS^T; B: pairs of queries x head_dim
 //
-// A tile of queries is packed four times (Q and dO, along head_dim and along rows), K and V once per task. Around
+// A tile of queries is packed four times (Q and dO, along head_dim and along rows), of split heads once for all tasks;
+// K and V once per task. Around
 // the diagonal a strip of vectors computes what it sees; the rest of P and dS is 0. Gradients are summed in fp32 and
 // rounded once.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "cpu/arena.h"
+#include "cpu/bf16/query_tile-inl.h"
 #include "cpu/bf16/vector-inl.h"
 #include "cpu/head.h"
 #include "cpu/simd/flash2_backward.h"
@@ -28,44 +29,31 @@ namespace tessera::cpu::HWY_NAMESPACE::bf16 {
 
 inline constexpr std::int64_t kBackwardRows = 256;  // queries per tile
 
+// The memory of one worker.
 template <typename Unit>
-struct BackwardScratch {
-  std::int64_t qk_row, v_row;      // head_dims in whole units
-  std::int64_t qk_lanes, v_lanes;  // and in whole vectors
-  std::uint16_t *q, *grad_out;     // tile rows x head_dim
-  Pair *q_t, *grad_out_t;          // head_dim / 2 x tile rows
-  Pair *q_pairs, *grad_out_pairs;  // tile rows / 2 x head_dim in vectors
-  float *grad_q_t, *grad_q;        // head_dim x tile rows for every level of the tree of sums, and back
-  float *lse, *delta;              // per row; LSE in units of log2
-  std::uint16_t *p, *ds;           // lines x tile rows
-  Pair* ds_pairs;                  // lines / 2 x tile rows
+struct BackwardScratch : QueryMemory<Unit> {
+  using QueryMemory<Unit>::qk_row, QueryMemory<Unit>::v_row;
+  using QueryMemory<Unit>::qk_lanes, QueryMemory<Unit>::v_lanes;
+  float *grad_q_t, *grad_q;  // head_dim x tile rows for every level of the tree of sums, and back
+  std::uint16_t *p, *ds;     // lines x tile rows
+  Pair* ds_pairs;            // lines / 2 x tile rows
   float *scores, *grad_scores, *keep, *cap, *bias, *bias_row;  // lines x tile rows, with features
   std::uint16_t *k, *v;                                        // the range of keys x head_dim
   Pair* k_t;                                                   // transposed
   std::uint16_t* staged;
   float *grad_k, *grad_v;  // the range of keys x head_dim in vectors
 
-  BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan) {
+  // Queries of split heads lie elsewhere.
+  BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan)
+      : QueryMemory<Unit>(arena, problem, plan.whole > 0 ? kBackwardRows : 0) {
     constexpr std::int64_t kTile = kBackwardRows;
-    const std::int64_t heads = problem.batch * problem.kv_heads;
-    const std::int64_t keys = padded_keys<Unit>(task_of(plan, heads, 0).range(plan, problem.k_length).end);
+    const BackwardTask longest = task_of(plan, problem.batch * problem.kv_heads, 0);
+    const std::int64_t keys = padded_keys<Unit>(longest.range(plan, problem.k_length).end);
     const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
     const std::int64_t block = lines * kTile;
     const bool features = has_features(problem) || problem.dropout;
-    qk_row = round_up(problem.qk_dim, Unit::kRowStep);
-    v_row = round_up(problem.v_dim, Unit::kRowStep);
-    qk_lanes = round_up(problem.qk_dim, Unit::kStrip * kLanes);
-    v_lanes = round_up(problem.v_dim, Unit::kStrip * kLanes);
-    q = arena.take<std::uint16_t>(kTile * qk_row);
-    grad_out = arena.take<std::uint16_t>(kTile * v_row);
-    q_t = arena.take<Pair>(qk_row / 2 * kTile);
-    grad_out_t = arena.take<Pair>(v_row / 2 * kTile);
-    q_pairs = arena.take<Pair>(kTile / 2 * qk_lanes);
-    grad_out_pairs = arena.take<Pair>(kTile / 2 * v_lanes);
-    grad_q_t = arena.take<float>(tree_levels(plan.chunks) * qk_row * kTile);
-    grad_q = arena.take<float>(kTile * problem.qk_dim);
-    lse = arena.take<float>(kTile);
-    delta = arena.take<float>(kTile);
+    grad_q_t = arena.take<float>(tree_levels(longest.chunks) * qk_row * kTile);
+    grad_q = arena.take<float>(plan.whole > 0 ? kTile * problem.qk_dim : 0);
     p = arena.take<std::uint16_t>(block);
     ds = arena.take<std::uint16_t>(block);
     ds_pairs = arena.take<Pair>(block / 2);
@@ -82,9 +70,16 @@ struct BackwardScratch {
     grad_k = arena.take<float>(keys * qk_lanes);
     grad_v = arena.take<float>(keys * v_lanes);
   }
+
+  // The same memory with queries that lie elsewhere.
+  [[nodiscard]] BackwardScratch with(const QueryMemory<Unit>& queries) const {
+    BackwardScratch scratch = *this;
+    static_cast<QueryMemory<Unit>&>(scratch) = queries;
+    return scratch;
+  }
 };
 
-// One tile of queries of one head against a range of keys.
+// One tile of queries of one head, which are loaded, against a range of keys.
 template <typename Unit>
 class BackwardTile {
  public:
@@ -103,74 +98,19 @@ class BackwardTile {
         k_stride_(Unit::transposed_stride(scratch.qk_row)),
         features_(has_features(head.p) || head.p.dropout),
         scale_(static_cast<float>(std::abs(head.p.scale))),
-        careful_(!finite) {}
+        careful_(!finite || !*scratch.finite) {}
 
-  // Adds to dK and dV of the range, and leaves dQ (not yet scaled) for grad_q().
-  void run(std::int64_t first_key, std::int64_t chunks) {
-    load_queries();
-    const std::int64_t size = t_.qk_row * width_;
-    auto visit = [&](std::int64_t key, float* to) TESSERA_BF16_ATTR { return visit_chunk(key, to); };
-    if (!sum_chunks(first_key, chunks, chunk_keys_, size, t_.grad_q_t, visit)) {
-      std::fill_n(t_.grad_q_t, size, 0.0F);
-    }
-    transpose(t_.grad_q_t, width_, p_.qk_dim, width_, t_.grad_q, p_.qk_dim);
+  // dQ^T (not yet scaled, for q times the sign of the scale) into `to`, where some of the rows see some of the range;
+  // the levels of the tree of sums lie at `spare`. Adds to dK and dV of the range.
+  void run(std::int64_t first_key, std::int64_t chunks, float* to, float* spare) {
+    auto visit = [&](std::int64_t key, float* at) TESSERA_BF16_ATTR { return visit_chunk(key, at); };
+    sum_chunks(first_key, chunks, chunk_keys_, t_.qk_row * width_, to, spare, visit);
   }
 
-  // Row r of dQ after run(), for q times the sign of the scale.
-  const float* grad_q(std::int64_t r) const { return t_.grad_q + r * p_.qk_dim; }
+  // dQ^T has rows of queries in lines as long as this.
+  [[nodiscard]] std::int64_t width() const { return width_; }
 
  private:
-  // Q (times the sign of the scale) and dO in their forms, LSE and delta. Rows past the end are 0 and have an LSE of
-  // +inf, like rows that saw nothing: their P is 0.
-  void load_queries() {
-    const PackedRows q{t_.q, t_.qk_row}, grad_out{t_.grad_out, t_.v_row};
-    copy_rows(count_, p_.qk_dim, p_.scale < 0 ? 0x8000 : 0, q, [&](std::int64_t r) TESSERA_BF16_ATTR {
-      return head_.query_row<const BFloat16>(p_.q, rows_.begin + r);
-    });
-    copy_rows(count_, p_.v_dim, 0, grad_out, [&](std::int64_t r) TESSERA_BF16_ATTR {
-      return head_.query_row<const BFloat16>(p_.grad_out, rows_.begin + r);
-    });
-    const auto rest = static_cast<std::size_t>(width_ - count_);
-    std::memset(t_.q + count_ * t_.qk_row, 0, rest * static_cast<std::size_t>(t_.qk_row) * sizeof(*t_.q));
-    std::memset(t_.grad_out + count_ * t_.v_row, 0,
-                rest * static_cast<std::size_t>(t_.v_row) * sizeof(*t_.q));
-    std::fill_n(t_.lse, width_, std::numeric_limits<float>::infinity());
-    std::fill_n(t_.delta, width_, 0.0F);
-    for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
-      prefetch_row(head_.query_row<const BFloat16>(p_.out, i), p_.v_dim);
-    }
-    for (std::int64_t r = 0; r < count_; ++r) {
-      const float lse = *head_.query_row<const float>(p_.lse, rows_.begin + r);
-      if (lse == core::kMinusInfinity<float>) continue;
-      t_.lse[r] = lse * kLog2E;
-      t_.delta[r] = delta_of(r);
-    }
-    careful_ = careful_ || !all_finite(q, count_) || !all_finite(grad_out, count_);
-    transpose_pairs(q, width_, t_.q_t, width_);
-    transpose_pairs(grad_out, width_, t_.grad_out_t, width_);
-    interleave_rows(q, width_, t_.q_pairs, t_.qk_lanes);
-    interleave_rows(grad_out, width_, t_.grad_out_pairs, t_.v_lanes);
-  }
-
-  // The dot product of rows of dO and O, less the gradient of the LSE.
-  float delta_of(std::int64_t r) const {
-    const auto* out =
-        reinterpret_cast<const std::uint16_t*>(head_.query_row<const BFloat16>(p_.out, rows_.begin + r));
-    const std::uint16_t* grad_out = t_.grad_out + r * t_.v_row;
-    __m512 sum = _mm512_setzero_ps();
-    for (std::int64_t c = 0; c < p_.v_dim; c += kLanes) {
-      const std::int64_t left = p_.v_dim - c;
-      const __mmask16 valid = left >= kLanes ? 0xFFFF : static_cast<__mmask16>((1U << left) - 1);
-      auto load = [&](const std::uint16_t* from) TESSERA_BF16_ATTR {
-        return _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, from + c)), 16));
-      };
-      sum = _mm512_fmadd_ps(load(out), load(grad_out), sum);
-    }
-    const float delta = _mm512_reduce_add_ps(sum);
-    return p_.has_grad_lse ? delta - *head_.query_row<const float>(p_.grad_lse, rows_.begin + r) : delta;
-  }
-
   // dQ^T of one chunk. Returns false, and writes nothing, when no row sees it.
   bool visit_chunk(std::int64_t first_key, float* to) {
     bool visited = false;
@@ -213,12 +153,30 @@ class BackwardTile {
         const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
                               std::clamp(seen.end, keys.begin, keys.end)};
         if (part.begin >= part.end) continue;
-        score_gradients<Unit::kStrip>(base, part, v, seen.kind(part.begin, part.end) != core::TileKind::full);
+        // Only the keys on the diagonal are masked one by one: what the whole strip sees is not.
+        const core::Tile full = whole_units(base, {std::clamp(seen.full_begin, part.begin, part.end),
+                                                   std::clamp(seen.full_end, part.begin, part.end)});
+        auto compute = [&](std::int64_t from, std::int64_t to, bool masked) TESSERA_BF16_ATTR {
+          if (from < to) score_gradients<Unit::kStrip>(base, {from, to}, v, masked);
+        };
+        if (full.begin < full.end) {
+          compute(part.begin, full.begin, true);
+          compute(full.begin, full.end, false);
+          compute(full.end, part.end, true);
+        } else {
+          compute(part.begin, part.end, true);
+        }
         const std::int64_t first = base + round_down(part.begin - base, Unit::kDepth);
         issue_dq(base, core::Tile{first, base + round_up(part.end - base, Unit::kDepth)}, v, Unit::kStrip);
       }
     }
     issue_dkv(base, keys);
+  }
+
+  // The whole units within `keys`, counted from `base`; empty where there are none.
+  static core::Tile whole_units(std::int64_t base, const core::Tile& keys) {
+    const std::int64_t begin = base + round_up(keys.begin - base, Unit::kDepth);
+    return {begin, std::max(begin, base + round_down(keys.end - base, Unit::kDepth))};
   }
 
   // Lines of pairs of dS that no score reaches.
@@ -492,9 +450,47 @@ class BackwardTile {
   bool careful_;
 };
 
+// A tile of a head that is not split: writes its dQ.
+template <typename Unit>
+void whole_tile(const Head& head, const core::Tile& rows, const core::Tile& range, bool finite,
+                const BackwardScratch<Unit>& t, const BackwardPlan& plan, const BackwardTask& own) {
+  const core::Problem& p = head.p;
+  auto grad_q = [&](std::int64_t r)
+                    TESSERA_BF16_ATTR { return head.query_row<BFloat16>(p.grad_q, rows.begin + r); };
+  const std::int64_t count = rows.end - rows.begin;
+  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range)) {
+    for (std::int64_t r = 0; r < count && p.has_grad_q; ++r) std::fill_n(grad_q(r), p.qk_dim, BFloat16{});
+    return;
+  }
+  QueryTile<Unit>(head, rows, t).load_queries();
+  BackwardTile<Unit> tile(head, rows, range, finite, t, plan);
+  tile.run(own.first_key, own.chunks, t.grad_q_t, t.grad_q_t + t.qk_row * tile.width());
+  if (!p.has_grad_q) return;
+  transpose(t.grad_q_t, tile.width(), p.qk_dim, tile.width(), t.grad_q, p.qk_dim);
+  for (std::int64_t r = 0; r < count; ++r) prefetch_row(grad_q(r), p.qk_dim);
+  for (std::int64_t r = 0; r < count; ++r) {
+    store_row_bf16(t.grad_q + r * p.qk_dim, p.qk_dim, static_cast<float>(p.scale), grad_q(r));
+  }
+}
+
+// A tile of a split head, from its slot: leaves dQ^T in `grad_q`.
+template <typename Unit>
+void split_tile(const Head& head, const core::Tile& rows, const core::Tile& range, bool finite,
+                const BackwardScratch<Unit>& t, const BackwardPlan& plan, const BackwardTask& own,
+                std::byte* queries, std::byte* grad_q) {
+  const core::Problem& p = head.p;
+  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range)) return;
+  Arena slot(queries);
+  const BackwardScratch<Unit> scratch = t.with(QueryMemory<Unit>(slot, p, plan.slot_rows));
+  BackwardTile<Unit> tile(head, rows, range, finite, scratch, plan);
+  float* to = p.has_grad_q ? reinterpret_cast<float*>(grad_q) : t.grad_q_t;
+  float* spare = p.has_grad_q ? t.grad_q_t : t.grad_q_t + t.qk_row * tile.width();
+  tile.run(own.first_key, own.chunks, to, spare);
+}
+
 template <typename Unit>
 void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                       void* partial) {
+                       const SplitSlots& slots) {
   Arena arena(memory);
   const BackwardScratch<Unit> t(arena, p, plan);
   const typename Unit::Session session;
@@ -511,29 +507,17 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
   std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * t.qk_lanes) * sizeof(float));
   std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * t.v_lanes) * sizeof(float));
 
-  const core::Tiling tiling{owner.s.q_length, kBackwardRows, p.blocks ? p.blocks.block_q : 0};
-  const std::int64_t tiles = tiling.count();
-  for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
-    const Head head(p, owner.s.index, h);
-    for (std::int64_t i = 0; i < tiles; ++i) {
-      const core::Tile rows = tiling[i];
-      BackwardTile<Unit> tile(head, rows, range, finite, t, plan);
-      tile.run(own.first_key, own.chunks);
-      if (!p.has_grad_q) continue;
-      auto grad_q = [&](std::int64_t r)
-                        TESSERA_BF16_ATTR { return head.query_row<BFloat16>(p.grad_q, rows.begin + r); };
-      auto partial_grad_q = [&](std::int64_t r) TESSERA_BF16_ATTR {
-        return static_cast<float*>(partial) +
-               partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
-      };
-      const std::int64_t count = rows.end - rows.begin;
+  const core::Tiling tiling = query_tiling(p, plan, owner.s.q_length);
+  const std::int64_t first_slot = own.splits == 1 ? 0 : first_grad_q_slot(p, plan, own.split);
+  for (std::int64_t g = 0; g < p.group(); ++g) {
+    const Head head(p, owner.s.index, first_head + g);
+    const std::int64_t query_head = (own.head - plan.whole) * p.group() + g;
+    for (std::int64_t i = 0; i < tiling.count(); ++i) {
       if (own.splits == 1) {
-        for (std::int64_t r = 0; r < count; ++r) prefetch_row(grad_q(r), p.qk_dim);
-        for (std::int64_t r = 0; r < count; ++r) {
-          store_row_bf16(tile.grad_q(r), p.qk_dim, static_cast<float>(p.scale), grad_q(r));
-        }
+        whole_tile<Unit>(head, tiling[i], range, finite, t, plan, own);
       } else {
-        for (std::int64_t r = 0; r < count; ++r) std::copy_n(tile.grad_q(r), p.qk_dim, partial_grad_q(r));
+        split_tile<Unit>(head, tiling[i], range, finite, t, plan, own, slots.queries_of(query_head, i),
+                         slots.grad_q_of(query_head, first_slot + i));
       }
     }
   }
@@ -552,17 +536,44 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
 }
 
 template <typename Unit>
+void pack_queries(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
+                  std::int64_t tile, const SplitSlots& slots) {
+  const std::int64_t head_of_all = plan.whole * p.group() + query_head;
+  const Head head(p, head_of_all / p.q_heads, head_of_all % p.q_heads);
+  const core::Tiling tiling = query_tiling(p, plan, head.s.q_length);
+  if (tile >= tiling.count()) return;  // a shorter one of packed sequences
+  Arena slot(slots.queries_of(query_head, tile));
+  QueryTile<Unit>(head, tiling[tile], QueryMemory<Unit>(slot, p, plan.slot_rows)).load_queries();
+}
+
+template <typename Unit>
+void reduce(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head, std::int64_t tile,
+            std::int64_t part, std::byte* memory, const SplitSlots& slots) {
+  reduce_part<BFloat16>(p, plan, query_head, tile, part, memory, slots, Unit::kStrip * kLanes);
+}
+
+template <typename Unit>
 std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
-  Arena arena;
-  const BackwardScratch<Unit> scratch(arena, p, plan);
-  return arena.used();
+  Arena tasks, sums;
+  const BackwardScratch<Unit> scratch(tasks, p, plan);
+  const ReduceScratch<float> reduce_scratch(sums, p, plan);
+  return std::max(tasks.used(), sums.used());
+}
+
+template <typename Unit>
+SplitSlots slot_sizes(const core::Problem& p, const BackwardPlan& plan) {
+  Arena queries, grad_q;
+  const QueryMemory<Unit> counted(queries, p, plan.slot_rows);
+  grad_q.take<float>(counted.qk_row * plan.slot_rows);
+  return {.query_bytes = queries.used(), .grad_q_bytes = grad_q.used()};
 }
 
 inline std::int64_t backward_tile_rows(bool /*fp64*/) { return kBackwardRows; }
 
 template <typename Unit>
-inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes<Unit>,
-                                                run_backward_task<Unit>, reduce_grad_q};
+inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows,      backward_worker_bytes<Unit>,
+                                                slot_sizes<Unit>,        pack_queries<Unit>,
+                                                run_backward_task<Unit>, reduce<Unit>};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE::bf16
 TESSERA_BF16_END

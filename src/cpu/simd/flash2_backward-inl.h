@@ -7,12 +7,13 @@
 //
 // so that only Q and dO are transposed, once per tile of queries, and dQ^T back. A task owns a range of keys of
 // one key/value head: it keeps their dK and dV while it walks over the tiles of queries of every head of the
-// group. Where heads do not suffice for all workers their keys are split: partial dQ are then summed in an order
-// that is always the same (see BackwardPlan), and no result depends on the number of threads.
+// group. Where heads do not suffice for all workers their keys are split: tiles of queries are then packed before,
+// once for all splits, and partial dQ^T are summed after, in an order that is always the same (see BackwardPlan), so
+// that no result depends on the number of threads. A tile that sees nothing of a range costs nothing there.
 //
-// Traffic: K, V, dK, dV of the range once per tile of queries, from the cache where they fit; Q, dO, O, dQ once
-// per split. Memory per worker: the tiles, dK and dV of a range, and copies of its K and V where their rows are
-// not contiguous accumulators.
+// Traffic: K, V, dK, dV of the range once per tile of queries, from the cache where they fit; Q, dO, O, dQ once, and
+// of split heads packed Q and dO and partial dQ^T once per tile and split that see each other. Memory per worker: the
+// tiles, dK and dV of a range, and copies of its K and V where their rows are not contiguous accumulators.
 //
 // Included once per target.
 #include <hwy/highway.h>
@@ -49,9 +50,10 @@ struct BackwardScratch {
   A *grad_k, *grad_v;  // the range of keys x whole vectors of head_dim
 
   BackwardScratch(Arena& arena, const core::Problem& p, const BackwardPlan& plan)
-      : tile(arena, p, plan.block_k) {
-    const std::int64_t keys = task_of(plan, p.batch * p.kv_heads, 0).range(plan, p.k_length).end;
-    grad_q_t = arena.take<A>(tree_levels(plan.chunks) * p.qk_dim * gradient_tile_rows<A>());
+      : tile(arena, p, plan.block_k, plan.whole > 0 ? gradient_tile_rows<A>() : 0) {
+    const BackwardTask longest = task_of(plan, p.batch * p.kv_heads, 0);
+    const std::int64_t keys = longest.range(plan, p.k_length).end;
+    grad_q_t = arena.take<A>(tree_levels(longest.chunks) * p.qk_dim * gradient_tile_rows<A>());
     k = plan.copy_k ? arena.take<A>(keys * p.qk_dim) : nullptr;
     v = plan.copy_v ? arena.take<A>(keys * p.v_dim) : nullptr;
     grad_k = arena.take<A>(keys * whole_vectors<A>(p.qk_dim));
@@ -59,14 +61,13 @@ struct BackwardScratch {
   }
 };
 
-// One tile of queries against the task's keys: adds to dK and dV. Returns rows of dQ without gaps, not yet
-// scaled.
-template <typename T, typename A = core::Accumulator<T>>
-const A* backward_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& keys,
-                       const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own) {
+// dQ^T (not yet scaled) of a tile of queries with respect to the task's keys, which some of them see, into `to`; the
+// levels of the tree of sums lie at `spare`. Adds to dK and dV.
+template <typename A>
+void backward_tile(const Head& head, const core::Tile& rows, GradientTile<A>& tile,
+                   const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own, A* to,
+                   A* spare) {
   const core::Problem& p = head.p;
-  GradientTile<A> tile(head, rows, keys, t.tile);
-  tile.template load_queries<T>();
   const std::int64_t size = p.qk_dim * tile.width();
   auto visit = [&](std::int64_t first_key, A* grad_q_t) HWY_ATTR {
     bool visited = false;
@@ -82,17 +83,52 @@ const A* backward_tile(const Head& head, const core::Tile& rows, const KeyBlock<
                                    });
     return visited;
   };
-  if (!sum_chunks(own.first_key, own.chunks, plan.chunk_keys, size, t.grad_q_t, visit)) {
-    std::fill_n(t.grad_q_t, size, A{0});
+  sum_chunks(own.first_key, own.chunks, plan.chunk_keys, size, to, spare, visit);
+}
+
+// A tile of a head that is not split: writes its dQ.
+template <typename T, typename A = core::Accumulator<T>>
+void whole_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& range,
+                const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own) {
+  const core::Problem& p = head.p;
+  auto grad_q = [&](std::int64_t r) HWY_ATTR { return head.query_row<T>(p.grad_q, rows.begin + r); };
+  const std::int64_t count = rows.end - rows.begin;
+  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range.keys)) {
+    for (std::int64_t r = 0; r < count && p.has_grad_q; ++r) std::fill_n(grad_q(r), p.qk_dim, T{});
+    return;
   }
-  transpose(t.grad_q_t, tile.width(), p.qk_dim, tile.width(), t.tile.q,
-            p.qk_dim);  // q is not needed any more
-  return t.tile.q;
+  GradientTile<A> tile(head, rows, range, t.tile);
+  tile.template load_queries<T>();
+  const std::int64_t size = p.qk_dim * tile.width();
+  backward_tile<A>(head, rows, tile, t, plan, own, t.grad_q_t, t.grad_q_t + size);
+  if (!p.has_grad_q) return;
+  A* rows_of_dq = t.tile.q;  // q is not needed any more
+  transpose(t.grad_q_t, tile.width(), p.qk_dim, tile.width(), rows_of_dq, p.qk_dim);
+  for_each_row(
+      count, [&](std::int64_t r) HWY_ATTR { prefetch_row(grad_q(r), p.qk_dim); },
+      [&](std::int64_t r)
+          HWY_ATTR { store_row(rows_of_dq + r * p.qk_dim, p.qk_dim, static_cast<A>(p.scale), grad_q(r)); });
+}
+
+// A tile of a split head, from its slot: leaves dQ^T in `grad_q`.
+template <typename A>
+void split_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& range,
+                const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own,
+                std::byte* queries, std::byte* grad_q) {
+  const core::Problem& p = head.p;
+  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range.keys)) return;
+  Arena slot(queries);
+  const GradientMemory<A> memory = t.tile.with(QueryMemory<A>(slot, p, plan.slot_rows));
+  GradientTile<A> tile(head, rows, range, memory);
+  tile.use_queries();
+  A* to = p.has_grad_q ? reinterpret_cast<A*>(grad_q) : t.grad_q_t;
+  A* spare = p.has_grad_q ? t.grad_q_t : t.grad_q_t + p.qk_dim * tile.width();
+  backward_tile<A>(head, rows, tile, t, plan, own, to, spare);
 }
 
 template <typename T>
 void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                   void* partial) {
+                   const SplitSlots& slots) {
   using A = core::Accumulator<T>;
   Arena arena(memory);
   const BackwardScratch<A> t(arena, p, plan);
@@ -106,30 +142,17 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
   std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * q_row) * sizeof(A));
   std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * out_row) * sizeof(A));
 
-  const core::Tiling tiling{owner.s.q_length, gradient_tile_rows<A>(), p.blocks ? p.blocks.block_q : 0};
-  const std::int64_t tiles = tiling.count();
-  for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
-    const Head head(p, owner.s.index, h);
-    for (std::int64_t i = 0; i < tiles; ++i) {
-      const core::Tile rows = tiling[i];
-      const A* computed = backward_tile<T>(head, rows, range, t, plan, own);
-      if (!p.has_grad_q) continue;
-      auto grad_q = [&](std::int64_t r) HWY_ATTR { return head.query_row<T>(p.grad_q, rows.begin + r); };
-      auto partial_grad_q = [&](std::int64_t r) HWY_ATTR {
-        return static_cast<A*>(partial) +
-               partial_row(p, plan, own.head, own.split, h - first_head, rows.begin + r);
-      };
-      const std::int64_t count = rows.end - rows.begin;
+  const core::Tiling tiling = query_tiling(p, plan, owner.s.q_length);
+  const std::int64_t first_slot = own.splits == 1 ? 0 : first_grad_q_slot(p, plan, own.split);
+  for (std::int64_t g = 0; g < p.group(); ++g) {
+    const Head head(p, owner.s.index, first_head + g);
+    const std::int64_t query_head = (own.head - plan.whole) * p.group() + g;
+    for (std::int64_t i = 0; i < tiling.count(); ++i) {
       if (own.splits == 1) {
-        for_each_row(
-            count, [&](std::int64_t r) HWY_ATTR { prefetch_row(grad_q(r), p.qk_dim); },
-            [&](std::int64_t r) HWY_ATTR {
-              store_row(computed + r * p.qk_dim, p.qk_dim, static_cast<A>(p.scale), grad_q(r));
-            });
+        whole_tile<T>(head, tiling[i], range, t, plan, own);
       } else {
-        for (std::int64_t r = 0; r < count; ++r) {
-          std::copy_n(computed + r * p.qk_dim, p.qk_dim, partial_grad_q(r));
-        }
+        split_tile<A>(head, tiling[i], range, t, plan, own, slots.queries_of(query_head, i),
+                      slots.grad_q_of(query_head, first_slot + i));
       }
     }
   }
@@ -145,26 +168,62 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
 }
 
 void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                       void* partial) {
-  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { backward_task<T>(p, plan, task, memory, partial); });
+                       const SplitSlots& slots) {
+  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { backward_task<T>(p, plan, task, memory, slots); });
+}
+
+template <typename T>
+void pack_query_tile(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
+                     std::int64_t tile, const SplitSlots& slots) {
+  using A = core::Accumulator<T>;
+  const std::int64_t head_of_all = plan.whole * p.group() + query_head;
+  const Head head(p, head_of_all / p.q_heads, head_of_all % p.q_heads);
+  const core::Tiling tiling = query_tiling(p, plan, head.s.q_length);
+  if (tile >= tiling.count()) return;  // a shorter one of packed sequences
+  Arena counted, slot(slots.queries_of(query_head, tile));
+  const GradientMemory<A> memory =
+      GradientMemory<A>(counted, p, 0, 0).with(QueryMemory<A>(slot, p, plan.slot_rows));
+  const KeyBlock<A> no_keys{{}, nullptr, 0, nullptr, 0, true};
+  GradientTile<A>(head, tiling[tile], no_keys, memory).template load_queries<T>();
+}
+
+void pack_queries(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
+                  std::int64_t tile, const SplitSlots& slots) {
+  core::with_type(p.dtype,
+                  [&]<typename T>() HWY_ATTR { pack_query_tile<T>(p, plan, query_head, tile, slots); });
 }
 
 std::int64_t backward_tile_rows(bool fp64) {
   return fp64 ? gradient_tile_rows<double>() : gradient_tile_rows<float>();
 }
 
-std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
-  Arena arena;
-  if (p.dtype == DType::fp64) {
-    BackwardScratch<double>(arena, p, plan);
-  } else {
-    BackwardScratch<float>(arena, p, plan);
-  }
-  return arena.used();
+template <typename A>
+std::size_t backward_worker_bytes_of(const core::Problem& p, const BackwardPlan& plan) {
+  Arena tasks, sums;
+  const BackwardScratch<A> scratch(tasks, p, plan);
+  const ReduceScratch<A> reduce(sums, p, plan);
+  return std::max(tasks.used(), sums.used());
 }
 
-inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes, run_backward_task,
-                                                reduce_grad_q};
+std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
+  return p.dtype == DType::fp64 ? backward_worker_bytes_of<double>(p, plan)
+                                : backward_worker_bytes_of<float>(p, plan);
+}
+
+template <typename A>
+SplitSlots slot_sizes_of(const core::Problem& p, const BackwardPlan& plan) {
+  Arena queries, grad_q;
+  const QueryMemory<A> counted(queries, p, plan.slot_rows);
+  grad_q.take<A>(p.qk_dim * plan.slot_rows);
+  return {.query_bytes = queries.used(), .grad_q_bytes = grad_q.used()};
+}
+
+SplitSlots slot_sizes(const core::Problem& p, const BackwardPlan& plan) {
+  return p.dtype == DType::fp64 ? slot_sizes_of<double>(p, plan) : slot_sizes_of<float>(p, plan);
+}
+
+inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes, slot_sizes,
+                                                pack_queries,       run_backward_task,     reduce_grad_q};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -14,7 +14,8 @@ namespace tessera::cpu {
 // over its chunks as the same binary tree. A task owns all chunks of a key/value head, or an aligned power of two
 // of them: which, is free, and no result depends on it.
 struct BackwardPlan {
-  std::int64_t tile_rows = 0;   // queries per tile
+  std::int64_t tile_rows = 0;   // queries per tile, at most
+  std::int64_t slot_rows = 0;   // the longest tile that there is, in whole vectors
   std::int64_t block_k = 0;     // keys per step
   std::int64_t chunk_keys = 0;  // keys per chunk
   std::int64_t chunks = 1;      // chunks per head
@@ -52,12 +53,58 @@ inline BackwardTask task_of(const BackwardPlan& plan, std::int64_t heads, std::i
           split * chunks * plan.chunk_keys};
 }
 
-// Where the partial dQ of a split head lie: accumulators of (split, head of the split ones, query head of the
-// group, row, d_qk).
-inline std::int64_t partial_row(const core::Problem& p, const BackwardPlan& plan, std::int64_t head,
-                                std::int64_t split, std::int64_t group_head, std::int64_t row) {
-  const std::int64_t rest = p.batch * p.kv_heads - plan.whole;
-  return (((split * rest + head - plan.whole) * p.group() + group_head) * p.q_length + row) * p.qk_dim;
+// The tiles of queries of a sequence.
+inline core::Tiling query_tiling(const core::Problem& p, const BackwardPlan& plan, std::int64_t q_length) {
+  return {q_length, plan.tile_rows, p.blocks ? p.blocks.block_q : 0};
+}
+
+// The keys of a split of a split head, in a sequence of so many.
+inline core::Tile split_range(const BackwardPlan& plan, std::int64_t split, std::int64_t k_length) {
+  const std::int64_t chunks = plan.chunks / plan.splits;
+  return BackwardTask{0, split, plan.splits, chunks, split * chunks * plan.chunk_keys}.range(plan, k_length);
+}
+
+// The tiles of queries, first to last, that may see a split: under a causal mask those from its first key on. Packed
+// sequences have bands of their own, and any tile may see it.
+inline core::Tile seeing_tiles(const core::Problem& p, const BackwardPlan& plan, std::int64_t split) {
+  const core::Tiling tiling = query_tiling(p, plan, p.q_length);
+  if (p.packed) return {0, tiling.count()};
+  const core::Sequence s = core::sequence(p, 0);
+  const core::Tile keys = split_range(plan, split, s.k_length);
+  const core::VisibleRange rows = core::visible_range(s.band.transposed(), keys.begin, keys.end, s.q_length);
+  if (rows.empty()) return {0, 0};
+  return {tiling.index_of(rows.begin), tiling.index_of(rows.end - 1) + 1};
+}
+
+// What the tasks of split heads share. A tile of queries is packed once, in a slot of its own; a split leaves its
+// dQ^T of every tile that sees it in another one, and they are summed when all are there.
+struct SplitSlots {
+  std::byte* queries = nullptr;  // (head of the split ones, query head of the group, tile)
+  std::byte* grad_q =
+      nullptr;  // (head of the split ones, query head of the group, split, tile that may see it)
+  std::size_t query_bytes = 0;  // of one slot
+  std::size_t grad_q_bytes = 0;
+  std::int64_t tiles = 0;         // per query head
+  std::int64_t grad_q_tiles = 0;  // over all splits
+
+  // `query_head`: of the split ones, counted from the first one.
+  [[nodiscard]] std::byte* queries_of(std::int64_t query_head, std::int64_t tile) const {
+    return queries + static_cast<std::size_t>(query_head * tiles + tile) * query_bytes;
+  }
+  // `at`: the tiles of the splits before, and those of this one that are before it.
+  [[nodiscard]] std::byte* grad_q_of(std::int64_t query_head, std::int64_t at) const {
+    return grad_q + static_cast<std::size_t>(query_head * grad_q_tiles + at) * grad_q_bytes;
+  }
+};
+
+// The slot of tile t for a split is number first_grad_q_slot + t of its query head.
+inline std::int64_t first_grad_q_slot(const core::Problem& p, const BackwardPlan& plan, std::int64_t split) {
+  std::int64_t before = 0;
+  for (std::int64_t s = 0; s < split; ++s) {
+    const core::Tile tiles = seeing_tiles(p, plan, s);
+    before += tiles.end - tiles.begin;
+  }
+  return before - seeing_tiles(p, plan, split).begin;
 }
 
 // Steps of the tree of sums over `chunks` chunks.
@@ -67,20 +114,28 @@ constexpr std::int64_t tree_levels(std::int64_t chunks) {
   return levels;
 }
 
+// Parts of a tile, each of whole vectors, that are summed one by one: under a causal mask the last rows have most to
+// sum.
+inline constexpr std::int64_t kReduceParts = 4;
+
 // The backward kernel compiled for one instruction set.
 struct BackwardEngine {
   // Queries per tile.
   std::int64_t (*tile_rows)(bool fp64);
   // Memory that a worker needs.
   std::size_t (*worker_bytes)(const core::Problem& p, const BackwardPlan& plan);
+  // query_bytes and grad_q_bytes of the slots.
+  SplitSlots (*slot_sizes)(const core::Problem& p, const BackwardPlan& plan);
+  // Packs tile number `tile` of a query head (of the split ones) for all splits.
+  void (*pack_queries)(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
+                       std::int64_t tile, const SplitSlots& slots);
   // Task number `task`: gradients of its keys and values, and of all queries of the group as far as its keys matter.
-  // With all keys these are dQ and are written; else they go to `partial` (see partial_row).
+  // With all keys these are dQ and are written; else they go to the slots.
   void (*run_task)(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                   void* partial);
-  // dQ of rows [rows.begin, rows.end) of query head `group_head` of the group of head `head`, from all its partial
-  // dQ, which are overwritten.
-  void (*reduce)(const core::Problem& p, const BackwardPlan& plan, std::int64_t head, std::int64_t group_head,
-                 const core::Tile& rows, void* partial);
+                   const SplitSlots& slots);
+  // dQ of a query head (of the split ones), from the slots: part number `part` of kReduceParts of a tile.
+  void (*reduce)(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head, std::int64_t tile,
+                 std::int64_t part, std::byte* memory, const SplitSlots& slots);
 };
 
 // Null for Target::portable.

@@ -46,33 +46,51 @@ constexpr std::int64_t whole_vectors(std::int64_t dim) {
   return (dim + lanes<A>() - 1) / lanes<A>() * lanes<A>();
 }
 
+// A tile of queries as the products want it.
+template <typename A>
+struct QueryMemory {
+  A* q;            // tile rows x whole vectors of d_qk, scaled
+  A* grad_out;     // tile rows x whole vectors of d_v
+  A* q_t;          // d_qk x tile rows
+  A* grad_out_t;   // d_v x tile rows
+  A *lse, *delta;  // per row
+  bool* finite;    // whether q and grad_out are, everywhere
+
+  QueryMemory(Arena& arena, const core::Problem& problem, std::int64_t rows)
+      : q(arena.take<A>(rows * whole_vectors<A>(problem.qk_dim))),
+        grad_out(arena.take<A>(rows * whole_vectors<A>(problem.v_dim))),
+        q_t(arena.take<A>(problem.qk_dim * rows)),
+        grad_out_t(arena.take<A>(problem.v_dim * rows)),
+        lse(arena.take<A>(rows)),
+        delta(arena.take<A>(rows)),
+        finite(arena.take<bool>(1)) {}
+};
+
 // What a tile needs while it meets keys.
 template <typename A>
-struct GradientMemory {
-  A* q;                  // tile rows x whole vectors of d_qk, scaled
-  A* grad_out;           // tile rows x whole vectors of d_v
-  A* q_t;                // d_qk x tile rows
-  A* grad_out_t;         // d_v x tile rows
-  A *lse, *delta;        // per row
+struct GradientMemory : QueryMemory<A> {
   A *p, *ds;             // block_k x tile rows
   A *keep, *cap, *bias;  // likewise, with dropout, softcap, a bias
   A* bias_row;           // one square of rows of the bias
 
-  GradientMemory(Arena& arena, const core::Problem& problem, std::int64_t block_k) {
-    const std::int64_t rows = gradient_tile_rows<A>();
-    const std::int64_t block = block_k * rows;
-    q = arena.take<A>(rows * whole_vectors<A>(problem.qk_dim));
-    grad_out = arena.take<A>(rows * whole_vectors<A>(problem.v_dim));
-    q_t = arena.take<A>(problem.qk_dim * rows);
-    grad_out_t = arena.take<A>(problem.v_dim * rows);
-    lse = arena.take<A>(rows);
-    delta = arena.take<A>(rows);
+  // `query_rows`: 0 where the queries always lie elsewhere.
+  GradientMemory(Arena& arena, const core::Problem& problem, std::int64_t block_k,
+                 std::int64_t query_rows = gradient_tile_rows<A>())
+      : QueryMemory<A>(arena, problem, query_rows) {
+    const std::int64_t block = block_k * gradient_tile_rows<A>();
     p = arena.take<A>(block);
     ds = arena.take<A>(block);
     keep = arena.take<A>(problem.dropout ? block : 0);
     cap = arena.take<A>(problem.softcap != 0 ? block : 0);
     bias = arena.take<A>(problem.has_bias ? block : 0);
     bias_row = arena.take<A>(problem.has_bias ? block_k * kSquare<A> : 0);
+  }
+
+  // The same memory with queries that lie elsewhere.
+  [[nodiscard]] GradientMemory with(const QueryMemory<A>& queries) const {
+    GradientMemory memory = *this;
+    static_cast<QueryMemory<A>&>(memory) = queries;
+    return memory;
   }
 };
 
@@ -120,11 +138,14 @@ class GradientTile {
       t_.delta[r] = counts ? delta : A{0};
       t_.lse[r] = counts ? lse : std::numeric_limits<A>::infinity();
     });
-    careful_ =
-        !block_.finite || !all_finite(t_.q, width_ * q_row) || !all_finite(t_.grad_out, width_ * out_row);
+    *t_.finite = all_finite(t_.q, width_ * q_row) && all_finite(t_.grad_out, width_ * out_row);
     transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, width_);
     transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, width_);
+    use_queries();
   }
+
+  // Instead of load_queries(), where the memory has them already.
+  void use_queries() { careful_ = !block_.finite || !*t_.finite; }
 
   // P^T (after dropout) and dS^T for keys of the block: one line of width() rows per key, 0 where a row does not
   // see the key. With `before_cap`, dS is the gradient of the score after softcap, as a bias gets it.
