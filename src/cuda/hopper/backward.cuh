@@ -30,10 +30,10 @@
 // sequence one by one. That room goes back to the loader in the first step of the next tile.
 //
 // What is not finite. P and dS are exactly 0 where a query does not see a key, but 0 times NaN is NaN. In steps that a
-// mask cuts a warp group looks whether any of its scores or dP is not finite. If so, P becomes NaN where dP is not
-// finite (dV has to show it), Q and dO in shared memory are rid of such numbers before dV and dK, and this step's dQ is
-// computed again by `mma.sync`, without such numbers of K, in place of what wgmma gave. Pairs that see each other are
-// NaN by their own score or dP. Steps that no mask cuts need nothing of this.
+// mask or the end of a sequence cuts a warp group looks whether any of its scores or dP is not finite. If so, P becomes
+// NaN where dP is not finite (dV has to show it), Q and dO in shared memory are rid of such numbers before dV and dK,
+// and this step's dQ is computed again by `mma.sync`, without such numbers of K, in place of what wgmma gave. Pairs
+// that see each other are NaN by their own score or dP. Steps that nothing cuts need nothing of this.
 //
 // Dropout. A Philox call serves one query and eight of 32 neighbouring keys, which are spread over two lanes of each of
 // two warps. Each of the four draws a quarter of the queries; outcomes go to the other warp through shared memory and
