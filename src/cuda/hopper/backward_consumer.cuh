@@ -183,6 +183,7 @@ class BackwardConsumer {
     ptx::arrive_if(lane() == 0, &shared_.read);
     wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1,
          ptx::WaitFor::v_empty);
+    if (careful && lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);
     store_scores();
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
     __syncwarp();

@@ -137,7 +137,6 @@ __device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(int part, f
 // meet it in the products that follow.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot) {
-  if (lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);
   wait(&shared_.read, queries_.count() & 1, ptx::WaitFor::scores);
   auto clear = [&](const unsigned char* tile) {
 #pragma unroll 1
