@@ -10,10 +10,12 @@ SECTIONS = {
     "window": "1024 keys of 16384 against what its work suggests",
     "varlen": "packed sequences of mixed lengths against the dense rate",
     "dims": "head_dims 72 to 120 against 128",
+    "backward": "gradients against cuDNN and cuda.flash2, single launches in turn",
     "speculation": "inputs that raise the maximum in every block of keys against the lazy form",
 }
 PROTOCOLS = ("interleaved", "alone")
 SOME_LENGTHS = (1024, 8192)
+BACKWARD_DIMS = (64, 128)
 
 # TFLOP/s of FlashAttention-3 and cuDNN 9.19 in one process on an H200, by (head_dim, causal), for LENGTHS.
 FLASH_ATTENTION_3 = {
@@ -65,5 +67,7 @@ BARS = [
     Bar("window of 1024 / what its work suggests, time", "of_work", most=1.15),
     Bar("packed, x the dense rate", "of_dense", 0.9),
     Bar("head_dim 72 to 120 / 128, time", "of_128", most=1.02),
+    Bar("backward, x cuDNN, geometric mean", "ratio", 1.0, where={"section": "backward"}, mean=True),
+    Bar("backward, x cuda.flash2, every cell", "of_flash2", 1.0),
     Bar("worst inputs for speculation, x the lazy form", "of_lazy", 0.85),
 ]

@@ -1,4 +1,4 @@
-"""The sections of `peers_gpu.py --algorithm hopper`: cuda.hopper's forward pass against PyTorch's cuDNN backend.
+"""The sections of `peers_gpu.py --algorithm hopper`: cuda.hopper against PyTorch's cuDNN backend.
 
 Two protocols, both with 30 ms of calls to warm up, so that the power limit sets the clock as it does in real work, and with
 L2 emptied before every launch; medians count. Interleaved: 200 ms of single launches of both sides in turn. Alone: 100 ms of
@@ -185,6 +185,22 @@ class HopperBenchmark(Benchmark):
                 times = self.repeated([call, full])
                 fields = {"of_128": times[0] / times[1], "tessera_ms": times[0], **facts}
                 self.add(problem, "forward", "{of_128:.3f} of the time of head_dim 128", **fields)
+
+    def backward(self):
+        for dim, length, causal in self.each(self.options.lengths, (False, True)):
+            if dim not in hopper_bars.BACKWARD_DIMS:
+                continue
+            problem = Problem(self.tessera, length, dim, "bf16")
+            theirs = problem.theirs("backward", SDPBackend.CUDNN_ATTENTION, causal)
+            call, error = problem.checked("backward", theirs, algorithm=HOPPER, causal=causal)
+            flash2 = problem.ours("backward", causal=causal)
+            ours, cudnn, other = self.repeated([call, theirs, flash2])
+            text = (
+                "{tessera_tflops:6.1f} TFLOP/s   cuDNN {torch_tflops:6.1f}   x {ratio:.3f}   cuda.flash2 x {of_flash2:.3f}"
+                "   error {error:.0e}"
+            )
+            facts = {"error": error, "kernel": call.plan()["kernel"], "of_flash2": other / ours}
+            self.add_ratio(problem, "backward", causal, ours, cudnn, text, **facts)
 
     def speculation(self):
         for dim, dtype, downwards in self.each(("bf16", "fp16"), (False, True)):
