@@ -1,7 +1,12 @@
 // Which kernel serves what on which GPU, without one.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "cuda/host/devices.h"
+#include "reference/case.h"
 #include "reference/check.h"
 #include "tessera/error.h"
 #include "tessera/mask.h"
@@ -87,7 +92,14 @@ TEST(CudaSelection, SixteenBitTypesHaveAKernelForEveryHeadDim) {
   const Attention descriptions[] = {{},
                                     {.scale = -1.0, .mask = causal()},
                                     {.softcap = 5, .alibi = {.slopes = &slope}},
-                                    {.dropout = {.probability = 0.1}, .origin = {.column = 5}}};
+                                    {.dropout = {.probability = 0.1}, .origin = {.column = 5}},
+                                    {.dropout = {.probability = 0.1}, .origin = {.column = 64}}};
+  // What cuda.hopper serves of them, on its GPU, in rows that its copy engine takes.
+  auto for_hopper = [&](const Attention& attention, std::int64_t dim, Direction direction) {
+    const auto at = &attention - descriptions;
+    if (direction == Direction::forward) return at == 0;
+    return at <= 1 ? dim <= 128 : at == 4 && dim <= 64;
+  };
   for (const int capability : cuda::AssumedGpu::known()) {
     for (const DType dtype : {DType::fp16, DType::bf16}) {
       if (dtype == DType::bf16 && capability < 80) continue;
@@ -97,12 +109,11 @@ TEST(CudaSelection, SixteenBitTypesHaveAKernelForEveryHeadDim) {
             const cuda::AssumedGpu gpu(capability);
             const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = dim, .dtype = dtype};
             const Plan chosen = plan(attention, shapes, Device::cuda(0), direction);
-            const bool hopper = capability == 90 && direction == Direction::forward && dim % 8 == 0 &&
-                                &attention == &descriptions[0];
+            const bool hopper = capability == 90 && dim % 8 == 0 && for_hopper(attention, dim, direction);
             EXPECT_EQ(chosen.kernel, hopper            ? "cuda.hopper"
                                      : capability < 80 ? "cuda.flash2_sm75"
                                                        : "cuda.flash2")
-                << capability << " " << dim;
+                << capability << " " << dim << " " << name(direction) << " " << &attention - descriptions;
           }
         }
       }
@@ -212,6 +223,126 @@ TEST(CudaSelection, HopperSaysWhatItLeavesToFlash2) {
     EXPECT_TRUE(
         contains(shaped(shapes, capability), "is compiled for compute capability 9.0 alone, cuda:0 has "));
   }
+}
+
+// The plan of a backward on a GPU of compute capability 9.0. `change`: of the tensors, before it is asked for.
+Plan backward_plan(
+    const reference::CaseSpec& spec,
+    const std::function<void(Attention&, BackwardTensors&)>& change = [](auto&...) {}) {
+  const cuda::AssumedGpu gpu(90);
+  const reference::Case problem(spec);
+  Attention attention = problem.attention;
+  BackwardTensors t = problem.backward;
+  if (attention.mask.lengths.count != 0)
+    attention.mask.lengths.max_q = spec.q_length, attention.mask.lengths.max_k = spec.k_length;
+  for (Tensor* tensor : {&t.q, &t.k, &t.v, &t.bias, &t.out, &t.lse, &t.grad_out, &t.grad_lse, &t.grad_q,
+                         &t.grad_k, &t.grad_v, &t.grad_bias}) {
+    tensor->device = Device::cuda(0);
+  }
+  change(attention, t);
+  return plan(attention, t);
+}
+
+TEST(CudaSelection, HopperBackwardServesItsPart) {
+  using Spec = reference::CaseSpec;
+  auto expect_hopper = [](const char* what, const Spec& spec, std::int64_t block_q,
+                          const std::string& instance) {
+    const Plan chosen = backward_plan(spec);
+    EXPECT_EQ(chosen.kernel, "cuda.hopper") << what;
+    EXPECT_EQ(chosen.block_q, block_q) << what;
+    EXPECT_EQ(chosen.block_k, 128) << what;
+    EXPECT_TRUE(contains(chosen.details, "instance: head_dim up to " + instance + "\n"))
+        << what << chosen.details;
+    EXPECT_LE(chosen.shared_memory_bytes, 227U * 1024) << what;
+  };
+  for (const DType dtype : {DType::fp16, DType::bf16}) {
+    const Spec spec{.dtype = dtype, .q_length = 70, .k_length = 83, .qk_dim = 64, .v_dim = 64};
+    auto with = [&](auto&& change) {
+      Spec changed = spec;
+      change(changed);
+      return changed;
+    };
+    expect_hopper("plain", spec, 128, "64");
+    expect_hopper("causal", with([](Spec& s) { s.right = 0; }), 128, "64");
+    expect_hopper("window", with([](Spec& s) { s.left = 9, s.right = 2, s.align = Align::top_left; }), 128,
+                  "64");
+    expect_hopper("GQA, packed", with([](Spec& s) { s.kv_heads = 2, s.packed = true; }), 128, "64");
+    expect_hopper("gradient of the LSE", with([](Spec& s) { s.grad_lse = true; }), 128, "64");
+    expect_hopper("narrow", with([](Spec& s) { s.qk_dim = 8, s.v_dim = 40; }), 128, "64");
+    expect_hopper("dropout", with([](Spec& s) { s.dropout = 0.2; }), 128, "64, with dropout");
+    expect_hopper("dropout, from column 96 on",
+                  with([](Spec& s) { s.dropout = 0.2, s.origin = {.row = 5, .column = 96}; }), 128,
+                  "64, with dropout");
+    expect_hopper("a wide v", with([](Spec& s) { s.v_dim = 72; }), 64, "128");
+    expect_hopper("wide", with([](Spec& s) { s.qk_dim = 128, s.v_dim = 16; }), 64, "128");
+  }
+}
+
+TEST(CudaSelection, HopperBackwardSaysWhatItLeavesToFlash2) {
+  using Spec = reference::CaseSpec;
+  const Spec spec{.dtype = DType::bf16, .q_length = 70, .k_length = 83, .qk_dim = 64, .v_dim = 64};
+  // Why cuda.flash2 serves it and cuda.hopper does not.
+  auto reason =
+      [&](
+          const std::function<void(Spec&)>& change,
+          const std::function<void(Attention&, BackwardTensors&)>& call = [](auto&...) {}) -> std::string {
+    Spec changed = spec;
+    change(changed);
+    const Plan chosen = backward_plan(changed, call);
+    EXPECT_EQ(chosen.kernel, "cuda.flash2");
+    for (const Rejection& rejection : chosen.rejected) {
+      if (rejection.kernel == "cuda.hopper") return rejection.reason;
+    }
+    return "";
+  };
+  auto nothing = [](Spec&) {};
+
+  constexpr const char* kTogether = "computes the gradients of q, k and v together; not all are asked for";
+  EXPECT_EQ(reason(nothing, [](Attention&, BackwardTensors& t) { t.grad_q = {}; }), kTogether);
+  EXPECT_EQ(reason(nothing, [](Attention&, BackwardTensors& t) { t.grad_k = {}; }), kTogether);
+  EXPECT_EQ(reason(nothing, [](Attention&, BackwardTensors& t) { t.grad_v = {}; }), kTogether);
+
+  EXPECT_EQ(reason([](Spec& s) { s.qk_dim = 136; }), "serves head_dim up to 128; it is 136");
+  EXPECT_EQ(reason([](Spec& s) { s.v_dim = 256; }), "serves head_dim up to 128; it is 256");
+  EXPECT_EQ(reason([](Spec& s) { s.qk_dim = 72, s.dropout = 0.1; }),
+            "serves head_dim up to 64 with dropout; it is 72");
+  EXPECT_EQ(reason([](Spec& s) { s.dropout = 0.1, s.origin.column = 16; }),
+            "needs dropout columns from a multiple of 32 on; they begin at 16");
+
+  EXPECT_EQ(reason(nothing, [](Attention& a, BackwardTensors&) { a.deterministic = true; }),
+            "lacks deterministic backward");
+  EXPECT_EQ(reason([](Spec& s) { s.softcap = 5; }), "lacks softcap");
+  EXPECT_EQ(reason([](Spec& s) { s.alibi = true; }), "lacks ALiBi");
+  EXPECT_EQ(reason([](Spec& s) { s.bias = reference::BiasKind::row; }), "lacks bias, bias gradient");
+  EXPECT_EQ(reason([](Spec& s) { s.blocks = reference::BlockKind::local; }), "lacks block-sparse mask");
+
+  EXPECT_EQ(reason([](Spec& s) { s.q_length = 0; }), "needs a query and a key");
+  EXPECT_EQ(reason([](Spec& s) { s.k_length = 0; }), "needs a query and a key");
+
+  constexpr const char* kRule = "; the copy engine (TMA) needs a positive multiple of 8 below 2^39";
+  EXPECT_EQ(reason([](Spec& s) { s.qk_dim = 33; }),
+            std::string("q's sequence stride is 132 elements") + kRule);
+  // Rows further apart; the memory of a second batch entry is the room for that.
+  auto spread = [](Tensor BackwardTensors::*member) {
+    return [=](Attention&, BackwardTensors& t) {
+      for (Tensor* tensor : {&t.q, &t.k, &t.v, &t.out, &t.lse, &t.grad_out, &t.grad_q, &t.grad_k, &t.grad_v})
+        tensor->shape[0] = 1;
+      (t.*member).strides[1] += 4;
+    };
+  };
+  using T = BackwardTensors;
+  for (const auto& [member, name] : {std::pair{&T::q, "q"},
+                                     {&T::k, "k"},
+                                     {&T::v, "v"},
+                                     {&T::grad_out, "grad_out"},
+                                     {&T::grad_k, "grad_k"},
+                                     {&T::grad_v, "grad_v"}}) {
+    EXPECT_EQ(reason(nothing, spread(member)),
+              std::string(name) + "'s sequence stride is 260 elements" + kRule);
+  }
+  // These it reads and writes element by element.
+  for (const auto& member : {&T::out, &T::grad_q})
+    EXPECT_EQ(backward_plan(spec, spread(member)).kernel, "cuda.hopper");
 }
 
 TEST(CudaSelection, SizesThatNoGridHas) {

@@ -42,16 +42,8 @@ class BackwardLoader {
     const core::ShortSequence s = core::short_sequence(p, static_cast<int>(task.sequence));
     const int key = static_cast<int>(task.tile) * C.block_k();
     if (key >= s.k_length) return false;
-    const core::Diagonals d = a_.diagonals(s);  // query i sees keys [i + low, i + high]
-    const int last_key = min(key + C.block_k(), s.k_length) - 1;
-    tile_.low = max(key - d.high, -kFar), tile_.high = min(key - d.low, kFar);
-    tile_.first = max(key - d.high, 0), tile_.last = min(last_key - d.low + 1, s.q_length);
-    tile_.begin = tile_.end = 0;
-    if (tile_.first < tile_.last) {
-      tile_.begin = tile_.first / C.block_q * C.block_q;
-      tile_.end = (tile_.last + C.block_q - 1) / C.block_q * C.block_q;
-    }
-    tile_.keys = s.k_length - key;
+    static_cast<TileQueries&>(tile_) =
+        tile_queries(a_.diagonals(s), key, s.q_length, s.k_length, C.block_q, C.block_k());
     tile_.row = s.k_begin + key, tile_.head = static_cast<int>(task.head), tile_.batch = s.tensor_batch;
     tile_.heads = static_cast<int>(p.group()), tile_.first_head = tile_.head * tile_.heads;
     tile_.origin = p.packed ? s.q_begin / flash2::kQueryBlock + static_cast<int>(task.sequence)
@@ -109,8 +101,6 @@ class BackwardLoader {
     load<C.block_q>(shared_.grad_out[slot], a_.grad_out, full, row, head, tile_.batch);
     queries_.next();
   }
-
-  static constexpr int kFar = 1 << 30;  // beyond every query, with room to add a key
 
   const BackwardArguments& a_;
   BackwardMemory<C>& shared_;

@@ -11,17 +11,14 @@ namespace tessera::cuda::hopper {
 // Whether all keys of the tile are seen by all queries of the step that begins with query `begin`.
 template <BackwardConfig C>
 __device__ __forceinline__ bool BackwardConsumer<C>::whole(int begin) const {
-  const KeyTile& t = tile();
-  const bool all = begin >= t.low + kKeys - 1 && begin + kQueries - 1 <= t.high && begin >= t.first &&
-                   begin + kQueries <= t.last && kKeys <= t.keys;
-  return __all_sync(kWarp, all);
+  return __all_sync(kWarp, tile().whole(begin, kQueries, kKeys));
 }
 
 // Which of a unit's queries see a key: [first, first + count).
 template <BackwardConfig C>
 __device__ __forceinline__ flash2::SeenRange seen_queries(const KeyTile& t, int key, int query) {
-  const int first = max(t.first, t.low + key), last = min(t.last, t.high + key + 1);
-  return flash2::seen_range(first - query, (key < t.keys ? last : first) - query);
+  const QueryRange seen = queries_of_key(t, key);
+  return flash2::seen_range(seen.first - query, seen.last - query);
 }
 
 // What is not seen becomes -inf. `check` stays 0 while all scores are finite, also those.

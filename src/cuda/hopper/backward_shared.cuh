@@ -4,19 +4,16 @@
 #include <cstdint>
 
 #include "cuda/hopper/backward_config.h"
+#include "cuda/hopper/backward_tiles.h"
 #include "cuda/hopper/shared.cuh"
 
 namespace tessera::cuda::hopper {
 
 // A tile of keys of one key/value head as the loader announces it, and the queries that see it: the same for every query head
-// of the group. Numbers of queries count from the first of the sequence.
-struct alignas(16) KeyTile {
-  int begin, end;        // steps: the first query of the first one, and beyond the last one
-  int first, last;       // queries [first, last) see some key of the tile
-  int low, high;         // the first key is seen by queries [low, high]; each of the others by one further on
-  int keys;              // that are left of the sequence from the first of the tile on
-  int row, head, batch;  // where the first key stands in the tensors
-  int heads;             // of queries; 0: there is no further tile
+// of the group.
+struct alignas(16) KeyTile : TileQueries {
+  int row, head, batch;    // where the first key stands in the tensors
+  int heads;               // of queries; 0: there is no further tile
   int first_head, origin;  // the first of them; and the number of the sequence's first block of queries
   int sequence;
   int first_key;  // of the sequence
