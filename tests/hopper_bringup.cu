@@ -1,6 +1,6 @@
 // First steps of the Hopper kernels on a GPU, from the smallest part to the whole, each checked exactly before the next:
-// S = Q K^T by TMA and wgmma, O = P V, then the forward kernels with waits that give up instead of hanging. Prints a line per
-// check; exit code 0: all passed, 1: one failed, 77: there is no GPU of compute capability 9.0.
+// S = Q K^T by TMA and wgmma, O = P V, then the forward and the backward kernels with waits that give up instead of hanging.
+// Prints a line per check; exit code 0: all passed, 1: one failed, 77: there is no GPU of compute capability 9.0.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -9,9 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "core/band.h"
 #include "core/float16.h"
+#include "core/philox.h"
+#include "cuda/hopper/backward.cuh"
+#include "cuda/hopper/backward_configs.h"
 #include "cuda/hopper/configs.h"
 #include "cuda/hopper/forward.cuh"
+#include "cuda/hopper_backward.h"
 #include "cuda/hopper_forward.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/tile/fragment.h"
@@ -40,10 +45,11 @@ void finish(const std::string& what) {
   if (status == cudaSuccess) return;
   std::printf("FAILED %s: %s\n", what.c_str(), cudaGetErrorString(status));
   if (report()[0] != 0) {
-    constexpr const char* kWaits[] = {"a tile",        "Q to be full", "Q to be empty", "K to be full",
-                                      "K to be empty", "V to be full", "V to be empty", "the tile counter"};
+    constexpr const char* kWaits[] = {"a tile",        "Q to be full",     "Q to be empty",
+                                      "K to be full",  "K to be empty",    "V to be full",
+                                      "V to be empty", "the tile counter", "scores"};
     std::printf("  thread %u of block %u waited too long for %s\n", report()[3], report()[2],
-                kWaits[report()[1] % 8]);
+                kWaits[report()[1] % 9]);
   }
   std::exit(1);
 }
@@ -362,6 +368,179 @@ void check_forward(const Instance& instance, const Shape& shape, bool codes) {
   verdict(what, wrong == 0 ? "" : std::to_string(wrong) + " wrong, first " + example);
 }
 
+// --- the backward kernels -------------------------------------------------------------------------------
+
+constexpr Shape kBackwardShapes[] = {
+    {"one step", 1, 64, 64, 1, 1},
+    {"one row, one key", 1, 1, 1, 1, 1},
+    {"one row", 1, 1, 200, 2, 1},
+    {"one key", 1, 200, 1, 2, 1},
+    {"two steps", 1, 256, 128, 1, 1},
+    {"two tiles", 1, 128, 256, 1, 1},
+    {"odd sizes", 2, 203, 317, 2, 2},
+    {"GQA", 2, 130, 150, 6, 2},
+    {"causal", 2, 215, 215, 2, 2, core::kUnbounded, 0},
+    {"causal, more keys, GQA", 1, 100, 277, 4, 1, core::kUnbounded, 0},
+    {"causal, fewer keys: empty rows", 1, 300, 133, 2, 2, core::kUnbounded, 0},
+    {"window", 1, 400, 400, 2, 1, 70, 17},
+    {"window: keys that nobody sees", 1, 40, 500, 1, 1, 3, 0},
+    {"many tiles", 3, 140, 270, 48, 24},
+};
+
+// A tensor of a call, (batch, length, heads, dim): what the kernel reads and, the same numbers, what the loops below read.
+struct Numbers {
+  int length, heads, dim;
+  std::vector<double> values;
+
+  Numbers(const Shape& shape, int rows, int head_count, int columns)
+      : length(rows),
+        heads(head_count),
+        dim(columns),
+        values(static_cast<std::size_t>(shape.batch * rows * head_count * columns)) {}
+  double* row(int b, int i, int h) {
+    return values.data() + static_cast<std::size_t>(((b * length + i) * heads + h) * dim);
+  }
+  void randomise(std::uint32_t seed, Half16 type) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::uint32_t x = hash(hash(seed) + static_cast<std::uint32_t>(i));
+      values[i] = number(type, bits(type, static_cast<float>(x % 4001) / 1000.0F - 2.0F));
+    }
+  }
+  std::vector<std::uint16_t> stored(Half16 type) const {
+    std::vector<std::uint16_t> result;
+    for (const double x : values) result.push_back(bits(type, static_cast<float>(x)));
+    return result;
+  }
+  core::View view(void* data) const {
+    return {data, static_cast<std::int64_t>(length) * heads * dim, dim, heads * dim};
+  }
+};
+
+// Everything of a backward by its definition, in fp64.
+struct Definition {
+  Numbers q, k, v, grad_out, out, lse, grad_q, grad_k, grad_v;
+
+  Definition(const Shape& s, int dim)
+      : q(s, s.q_length, s.q_heads, dim),
+        k(s, s.k_length, s.kv_heads, dim),
+        v(k),
+        grad_out(q),
+        out(q),
+        lse(s, s.q_heads, s.q_length, 1),  // (batch, heads, length)
+        grad_q(q),
+        grad_k(k),
+        grad_v(k) {}
+
+  void compute(const Shape& s, const core::Problem& p) {
+    const core::Band band{s.left, s.right, s.k_length - s.q_length};
+    const double kept_scale = p.dropout ? p.keep_scale : 1;
+    std::vector<double> probability(static_cast<std::size_t>(s.k_length)), factor(probability),
+        grad_p(probability);
+    for (int b = 0; b < s.batch; ++b) {
+      for (int h = 0; h < s.q_heads; ++h) {
+        const int kv = h / (s.q_heads / s.kv_heads);
+        const core::DropoutStream stream = core::dropout_stream(p, b, h);
+        for (int i = 0; i < s.q_length; ++i) {
+          auto dot = [&](const double* x, const double* y) {
+            double sum = 0;
+            for (int d = 0; d < q.dim; ++d) sum += x[d] * y[d];
+            return sum;
+          };
+          double sum = 0, delta = 0;  // scores are small: no maximum
+          for (int j = 0; j < s.k_length; ++j) {
+            const auto at = static_cast<std::size_t>(j);
+            const bool kept = !p.dropout || core::dropout_bits(stream, i, j) >= p.dropout_threshold;
+            probability[at] =
+                band.visible(i, j) ? std::exp(p.scale * dot(q.row(b, i, h), k.row(b, j, kv))) : 0;
+            factor[at] = kept ? kept_scale : 0;
+            sum += probability[at];
+          }
+          *lse.row(b, h, i) = std::log(sum);
+          for (int j = 0; j < s.k_length; ++j) {
+            const auto at = static_cast<std::size_t>(j);
+            if (probability[at] == 0) continue;
+            probability[at] /= sum;
+            grad_p[at] = factor[at] * dot(grad_out.row(b, i, h), v.row(b, j, kv));
+            delta += probability[at] * grad_p[at];
+            for (int d = 0; d < q.dim; ++d) {
+              out.row(b, i, h)[d] += probability[at] * factor[at] * v.row(b, j, kv)[d];
+              grad_v.row(b, j, kv)[d] += probability[at] * factor[at] * grad_out.row(b, i, h)[d];
+            }
+          }
+          for (int j = 0; j < s.k_length; ++j) {
+            const auto at = static_cast<std::size_t>(j);
+            if (probability[at] == 0) continue;
+            const double grad_score = p.scale * probability[at] * (grad_p[at] - delta);
+            for (int d = 0; d < q.dim; ++d) {
+              grad_q.row(b, i, h)[d] += grad_score * k.row(b, j, kv)[d];
+              grad_k.row(b, j, kv)[d] += grad_score * q.row(b, i, h)[d];
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+// The first element that is further from the definition than the type's rounding of P and dS explains; empty: none.
+std::string far_off(const char* name, const Device<std::uint16_t>& found, const Numbers& exact, Half16 type) {
+  const std::vector<std::uint16_t> stored = found.host();
+  double largest = 0;
+  for (const double x : exact.values) largest = std::fmax(largest, std::fabs(x));
+  const double allowed = (type == Half16::bf16 ? 0x1p-6 : 0x1p-9) * std::fmax(largest, 0x1p-4);
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const double got = number(type, stored[i]);
+    if (std::fabs(got - exact.values[i]) <= allowed) continue;
+    const auto row = static_cast<int>(i) / exact.dim;
+    return std::string(name) + " at batch " + std::to_string(row / exact.heads / exact.length) + ", head " +
+           std::to_string(row % exact.heads) + ", row " + std::to_string(row / exact.heads % exact.length) +
+           ", column " + std::to_string(static_cast<int>(i) % exact.dim) + " is " + std::to_string(got) +
+           ", not " + std::to_string(exact.values[i]) + "; ";
+  }
+  return {};
+}
+
+void check_backward(const BackwardInstance& instance, const Shape& shape) {
+  const BackwardConfig& c = instance.config;
+  const std::string what = "backward " + std::string(c.type == Half16::bf16 ? "bf16 " : "fp16 ") +
+                           std::to_string(c.head_dim) + (c.dropout ? " with dropout, " : ", ") + shape.name;
+  core::Problem p;
+  p.direction = Direction::backward;
+  p.dtype = c.type == Half16::bf16 ? DType::bf16 : DType::fp16;
+  p.device = tessera::Device::cuda(0);
+  p.batch = shape.batch, p.q_length = shape.q_length, p.k_length = shape.k_length;
+  p.q_tokens = p.batch * p.q_length, p.k_tokens = p.batch * p.k_length;
+  p.q_heads = shape.q_heads, p.kv_heads = shape.kv_heads;
+  p.qk_dim = p.v_dim = c.head_dim;
+  p.left = shape.left, p.right = shape.right;
+  p.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  p.dropout = c.dropout, p.dropout_threshold = c.dropout ? core::dropout_threshold(0.25) : 0;
+  p.keep_scale = c.dropout ? 1 / 0.75 : 1, p.seed = 11;
+  Definition exact(shape, c.head_dim);
+  std::uint32_t seed = 0;
+  for (Numbers* input : {&exact.q, &exact.k, &exact.v, &exact.grad_out}) input->randomise(++seed, c.type);
+  exact.compute(shape, p);
+
+  const Device<std::uint16_t> q(exact.q.stored(c.type)), k(exact.k.stored(c.type)), v(exact.v.stored(c.type)),
+      grad_out(exact.grad_out.stored(c.type)), out(exact.out.stored(c.type));
+  const Device<float> lse(std::vector<float>(exact.lse.values.begin(), exact.lse.values.end()));
+  Device<std::uint16_t> grad_q(exact.q.values.size()), grad_k(exact.k.values.size()),
+      grad_v(exact.v.values.size());
+  p.q = exact.q.view(q.data()), p.k = exact.k.view(k.data()), p.v = exact.v.view(v.data());
+  p.out = exact.out.view(out.data()), p.grad_out = exact.grad_out.view(grad_out.data());
+  p.lse = {lse.data(), p.q_heads * p.q_length, p.q_length, 1};
+  p.grad_q = exact.q.view(grad_q.data()), p.grad_k = exact.k.view(grad_k.data());
+  p.grad_v = exact.v.view(grad_v.data());
+  p.has_lse = p.has_grad_q = p.has_grad_k = p.has_grad_v = true;
+  Device<std::byte> workspace(hopper_backward_configuration(p, 0).workspace_bytes);
+  workspace.fill(0xFF), grad_q.fill(0xFF), grad_k.fill(0xFF), grad_v.fill(0xFF);
+  launch_hopper_backward(instance, p, workspace.data(), nullptr, report());
+  finish(what);
+  verdict(what, far_off("grad_q", grad_q, exact.grad_q, c.type) +
+                    far_off("grad_k", grad_k, exact.grad_k, c.type) +
+                    far_off("grad_v", grad_v, exact.grad_v, c.type));
+}
+
 template <Half16 Type>
 void check_type() {
   check_product<64, 64, Type, true>();
@@ -381,6 +560,10 @@ void check_type() {
     for (const Shape& shape : kShapes) {
       for (const bool codes : {false, true}) check_forward(instance, shape, codes);
     }
+  }
+  static constexpr auto kBackwardInstances = backward_instances<kBackwardConfigs<Type, true>>();
+  for (const BackwardInstance& instance : kBackwardInstances) {
+    for (const Shape& shape : kBackwardShapes) check_backward(instance, shape);
   }
 }
 
