@@ -2,8 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <limits>
+#include <string>
+#include <tuple>
+#include <utility>
 
+#include "cpu/target.h"
 #include "reference/check.h"
 #include "reference/low_precision.h"
 #include "support/build.h"
@@ -169,6 +175,27 @@ TEST_P(ExtremeTest, LongUniformRows) {
 
 // ---- one NaN or infinity ---------------------------------------------------------------------------------
 
+// Elements of rows for which `reached` is false must be as in the clean result. Not bit by bit: a kernel may
+// multiply operands that are not finite in another order.
+template <typename Reached>
+void expect_unreached(const char* name, const Tensor& clean, const Tensor& poisoned, Reached&& reached,
+                      bool is_lse = false) {
+  for (std::int64_t b = 0; b < clean.shape[0]; ++b) {
+    for (std::int64_t head = 0; head < clean.shape[is_lse ? 1 : 2]; ++head) {
+      for (std::int64_t row = 0; row < clean.shape[is_lse ? 2 : 1]; ++row) {
+        if (reached(b, head, row)) continue;
+        for (std::int64_t d = 0; d < clean.shape[3]; ++d) {
+          const double before = is_lse ? read(clean, b, head, row, d) : read(clean, b, row, head, d);
+          const double after = is_lse ? read(poisoned, b, head, row, d) : read(poisoned, b, row, head, d);
+          const double tolerance = 16 * reference::epsilon(clean.dtype) * (1 + std::abs(before));
+          ASSERT_NEAR(before, after, tolerance)
+              << name << " batch " << b << " head " << head << " row " << row;
+        }
+      }
+    }
+  }
+}
+
 class PoisonTest : public ExtremeTest {
  protected:
   // Row i sees columns i - 9 .. i: the rest of every tile is masked.
@@ -184,27 +211,6 @@ class PoisonTest : public ExtremeTest {
             .left = 9,
             .right = 0,
             .grad_lse = true};
-  }
-
-  // Elements of rows for which `reached` is false must be as in the clean result. Not bit by bit: a kernel may
-  // multiply operands that are not finite in another order.
-  template <typename Reached>
-  static void expect_unreached(const char* name, const Tensor& clean, const Tensor& poisoned,
-                               Reached&& reached, bool is_lse = false) {
-    for (std::int64_t b = 0; b < clean.shape[0]; ++b) {
-      for (std::int64_t head = 0; head < clean.shape[is_lse ? 1 : 2]; ++head) {
-        for (std::int64_t row = 0; row < clean.shape[is_lse ? 2 : 1]; ++row) {
-          if (reached(b, head, row)) continue;
-          for (std::int64_t d = 0; d < clean.shape[3]; ++d) {
-            const double before = is_lse ? read(clean, b, head, row, d) : read(clean, b, row, head, d);
-            const double after = is_lse ? read(poisoned, b, head, row, d) : read(poisoned, b, row, head, d);
-            const double tolerance = 16 * reference::epsilon(clean.dtype) * (1 + std::abs(before));
-            ASSERT_NEAR(before, after, tolerance)
-                << name << " batch " << b << " head " << head << " row " << row;
-          }
-        }
-      }
-    }
   }
 };
 
@@ -296,6 +302,112 @@ TEST_P(PoisonTest, InOnePackedSequence) {
   expect_unreached("grad_k", clean.backward.grad_k, poisoned.backward.grad_k, in_k);
   expect_unreached("grad_v", clean.backward.grad_v, poisoned.backward.grad_v, in_k);
 }
+
+// ---- the same on every instruction set, beyond one tile ----------------------------------------------------
+
+using Sees = std::function<bool(std::int64_t row, std::int64_t key)>;
+
+struct MaskCase {
+  const char* name;
+  std::int64_t left, right;
+  double softcap;
+};
+
+// Lengths that are no multiple of any tile: masks end within the units that matrix instructions work on, which read
+// memory that holds what an earlier tile left.
+constexpr std::int64_t kQueries = 290, kKeys = 310;
+
+using TargetParameters = std::tuple<DType, cpu::Target>;
+
+class PoisonOnTargets : public testing::TestWithParam<TargetParameters> {
+ protected:
+  // Everything the poison at `at` of one operand cannot reach is as it was.
+  static void expect_contained(const std::string& operand, std::int64_t at, const Sees& sees,
+                               const Case& clean, const Case& poisoned) {
+    const bool in_keys = operand == "k" || operand == "v";
+    auto row_reached = [&](std::int64_t b, std::int64_t head, std::int64_t row) {
+      if (b != 1) return false;
+      return in_keys ? head >= 2 && sees(row, at) : head == 2 && row == at;
+    };
+    auto key_reached = [&](std::int64_t b, std::int64_t kv_head, std::int64_t key) {
+      if (b != 1 || kv_head != 1) return false;
+      if (!in_keys) return sees(at, key);
+      for (std::int64_t row = 0; row < kQueries; ++row) {
+        if (sees(row, at) && sees(row, key)) return true;
+      }
+      return key == at;
+    };
+    expect_unreached("out", clean.forward.out, poisoned.forward.out, row_reached);
+    expect_unreached("lse", clean.forward.lse, poisoned.forward.lse, row_reached, true);
+    expect_unreached("grad_q", clean.backward.grad_q, poisoned.backward.grad_q, row_reached);
+    expect_unreached("grad_k", clean.backward.grad_k, poisoned.backward.grad_k, key_reached);
+    expect_unreached("grad_v", clean.backward.grad_v, poisoned.backward.grad_v, key_reached);
+  }
+};
+
+TEST_P(PoisonOnTargets, ReachesOnlyWhatSeesIt) {
+  const auto& [dtype, target] = GetParam();
+  const std::string kernel = "cpu.flash2";
+  const cpu::Target used = target_for(target, dtype);
+  if (used != target) GTEST_SKIP() << "runs as " << name(used);
+  const ForcedTarget forced(name(target));
+  const int masks = scaled(5, 2, "masks:");
+  int tried = 0;
+  for (const MaskCase& mask :
+       {MaskCase{"causal", -1, 0, 0}, MaskCase{"window", 70, 3, 0}, MaskCase{"none", -1, -1, 0},
+        MaskCase{"keys ahead", 5, -1, 0}, MaskCase{"causal, softcap", -1, 0, 20}}) {
+    if (tried++ == masks) break;
+    const CaseSpec spec{.dtype = dtype,
+                        .batch = 2,
+                        .q_length = kQueries,
+                        .k_length = kKeys,
+                        .q_heads = 4,
+                        .kv_heads = 2,
+                        .qk_dim = 64,
+                        .v_dim = 64,
+                        .left = mask.left,
+                        .right = mask.right,
+                        .softcap = mask.softcap};
+    const Sees sees = [&](std::int64_t row, std::int64_t key) {
+      const std::int64_t diagonal = row + kKeys - kQueries;
+      return (mask.left < 0 || key >= diagonal - mask.left) &&
+             (mask.right < 0 || key <= diagonal + mask.right);
+    };
+    Case clean(spec), poisoned(spec);
+    run(clean, kernel);
+    for (const auto& [operand, tensor] : {std::pair<std::string, Tensor>{"q", poisoned.forward.q},
+                                          {"k", poisoned.forward.k},
+                                          {"v", poisoned.forward.v},
+                                          {"grad_out", poisoned.backward.grad_out}}) {
+      const bool in_keys = operand == "k" || operand == "v";
+      for (const double value :
+           {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+        const std::int64_t at = in_keys ? 150 : 5;
+        SCOPED_TRACE(std::string(mask.name) + ", " + (std::isnan(value) ? "NaN" : "infinity") + " in " +
+                     operand + " at " + std::to_string(at));
+        const std::int64_t head = in_keys ? 1 : 2;
+        const double before = read(tensor, 1, at, head, 3);
+        reference::write(tensor, 1, at, head, 3, value);
+        poisoned.poison();
+        run(poisoned, kernel);
+        expect_contained(operand, at, sees, clean, poisoned);
+        reference::write(tensor, 1, at, head, 3, before);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Like "bf16_amx".
+std::string target_test_name(const testing::TestParamInfo<TargetParameters>& info) {
+  const auto& [dtype, target] = info.param;
+  return std::string(name(dtype)) + "_" + name(target);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, PoisonOnTargets,
+                         testing::Combine(testing::ValuesIn(kDTypes),
+                                          testing::ValuesIn(cpu::available_targets())),
+                         target_test_name);
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ExtremeTest,
                          testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),

@@ -139,7 +139,7 @@ class BackwardTile {
       }
       zero_pairs(0, (keys.begin - base) / 2);
       zero_pairs((keys.end - base + 1) / 2, lines / 2);
-      issue_dq(base, core::Tile{base, base + lines}, 0, vectors_);
+      issue_dq(base, keys, 0, vectors_);
     } else {
       const auto elements = static_cast<std::size_t>(lines * width_);
       std::memset(t_.p, 0, elements * sizeof(*t_.p));
@@ -166,8 +166,7 @@ class BackwardTile {
         } else {
           compute(part.begin, part.end, true);
         }
-        const std::int64_t first = base + round_down(part.begin - base, Unit::kDepth);
-        issue_dq(base, core::Tile{first, base + round_up(part.end - base, Unit::kDepth)}, v, Unit::kStrip);
+        issue_dq(base, part, v, Unit::kStrip);
       }
     }
     issue_dkv(base, keys);
@@ -364,10 +363,13 @@ class BackwardTile {
     return reinterpret_cast<const Pair*>(rows + (j - range_.begin) * row_size);
   }
 
-  // dQ^T += K^T dS^T over `part` (whole units) for some vectors of rows.
-  void issue_dq(std::int64_t base, const core::Tile& part, std::int64_t first_vector, std::int64_t vectors) {
+  // dQ^T += K^T dS^T over `keys` for some vectors of rows: over the whole units that hold it, whose other pairs of dS
+  // are 0.
+  void issue_dq(std::int64_t base, const core::Tile& keys, std::int64_t first_vector, std::int64_t vectors) {
     const std::int64_t lane = first_vector * kLanes;
-    if (careful_) return issue_dq_careful(base, part, lane, vectors);
+    if (careful_) return issue_dq_careful(base, keys, lane, vectors);
+    const core::Tile part{base + round_down(keys.begin - base, Unit::kDepth),
+                          base + round_up(keys.end - base, Unit::kDepth)};
     const core::Tile all{0, (part.end - part.begin) / 2};
     Unit::template accumulate<Walk::columns>(
         t_.k_t + Unit::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
@@ -418,8 +420,9 @@ class BackwardTile {
     }
   }
 
-  void issue_dq_careful(std::int64_t base, const core::Tile& part, std::int64_t lane, std::int64_t vectors) {
-    for (std::int64_t j = part.begin; j < std::min(part.end, range_.end); ++j) {
+  // Over `keys` alone: the other lines of dS in their units are not written, and hold what an earlier tile left.
+  void issue_dq_careful(std::int64_t base, const core::Tile& keys, std::int64_t lane, std::int64_t vectors) {
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const std::uint16_t* k = t_.k + (j - range_.begin) * t_.qk_row;
       for (std::int64_t v = 0; v < vectors; ++v) {
         const __m512 ds = load_bf16(t_.ds + (j - base) * width_ + lane + v * kLanes);

@@ -263,7 +263,9 @@ class GradientTile {
       for (std::int64_t x = 0; x < count; ++x) {
         for (int v = 0; v < Vectors; ++v) {
           const std::int64_t i = at + x * width_ + v * lanes<A>();
-          hn::StoreU(hn::Mul(hn::LoadU(d, t_.ds + i), hn::LoadU(d, t_.cap + i)), d, t_.ds + i);
+          const Vector<A> ds = hn::LoadU(d, t_.ds + i);  // 0 also where a score that is not finite is hidden
+          const Vector<A> product = hn::Mul(ds, hn::LoadU(d, t_.cap + i));
+          hn::StoreU(hn::IfThenElseZero(hn::Ne(ds, hn::Zero(d)), product), d, t_.ds + i);
         }
       }
     }
