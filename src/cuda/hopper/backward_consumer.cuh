@@ -180,7 +180,6 @@ class BackwardConsumer {
       if (part + 1 < kParts)
         issue_scores<64>(ds_, shared_.v[key_slot()], shared_.grad_out[slot], 64 * (part + 1));
     }
-    ptx::arrive_if(lane() == 0, &shared_.read);
     wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1,
          ptx::WaitFor::v_empty);
     if (careful && lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);

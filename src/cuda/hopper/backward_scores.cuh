@@ -130,11 +130,11 @@ __device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(int part, f
   return true;
 }
 
-// Rids the unit's rows of Q and dO of what is not finite, when both warp groups have their scores: zeros of a masked step must not
+// Rids the unit's rows of Q and dO of what is not finite, when both warp groups have stored their dS: zeros of a masked step must not
 // meet it in the products that follow.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot) {
-  wait(&shared_.read, queries_.count() & 1, ptx::WaitFor::scores);
+  wait(&shared_.scores_full[score_slot(0)], queries_.count() / C.kScoreStages & 1, ptx::WaitFor::scores);
   auto clear = [&](const unsigned char* tile) {
 #pragma unroll 1
     for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;

@@ -42,7 +42,6 @@ struct BackwardMemory {
   std::uint64_t q_full[C.kQueryStages], grad_out_full[C.kQueryStages], q_empty[C.kQueryStages];
   std::uint64_t scores_full[C.kScoreStages], scores_empty[C.kScoreStages];
   std::uint64_t tile_full[kTileSlots], keys_used;
-  std::uint64_t read;           // Q and dO, for the scores of a step
   int careful[C.kScoreStages];  // not 0: this step's K may not be finite where it is not seen
   KeyTile tiles[kTileSlots];
 
@@ -66,7 +65,6 @@ struct BackwardMemory {
     }
     for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
     cuda_ptx::mbarrier_init(&keys_used, kWarps);
-    cuda_ptx::mbarrier_init(&read, kWarps);
     cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
   }
 };
