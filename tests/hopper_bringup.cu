@@ -431,7 +431,7 @@ struct Definition {
         grad_k(k),
         grad_v(k) {}
 
-  void compute(const Shape& s, const core::Problem& p) {
+  void compute(const Shape& s, const core::Problem& p, Half16 type) {
     const core::Band band{s.left, s.right, s.k_length - s.q_length};
     const double kept_scale = p.dropout ? p.keep_scale : 1;
     std::vector<double> probability(static_cast<std::size_t>(s.k_length)), factor(probability),
@@ -461,11 +461,15 @@ struct Definition {
             if (probability[at] == 0) continue;
             probability[at] /= sum;
             grad_p[at] = factor[at] * dot(grad_out.row(b, i, h), v.row(b, j, kv));
-            delta += probability[at] * grad_p[at];
             for (int d = 0; d < q.dim; ++d) {
               out.row(b, i, h)[d] += probability[at] * factor[at] * v.row(b, j, kv)[d];
               grad_v.row(b, j, kv)[d] += probability[at] * factor[at] * grad_out.row(b, i, h)[d];
             }
+          }
+          // As the kernel is given it: where dropout scales one value, nothing else is left of the scores' gradient.
+          for (int d = 0; d < q.dim; ++d) {
+            const double rounded = number(type, bits(type, static_cast<float>(out.row(b, i, h)[d])));
+            delta += grad_out.row(b, i, h)[d] * rounded;
           }
           for (int j = 0; j < s.k_length; ++j) {
             const auto at = static_cast<std::size_t>(j);
@@ -519,7 +523,7 @@ void check_backward(const BackwardInstance& instance, const Shape& shape) {
   Definition exact(shape, c.head_dim);
   std::uint32_t seed = 0;
   for (Numbers* input : {&exact.q, &exact.k, &exact.v, &exact.grad_out}) input->randomise(++seed, c.type);
-  exact.compute(shape, p);
+  exact.compute(shape, p, c.type);
 
   const Device<std::uint16_t> q(exact.q.stored(c.type)), k(exact.k.stored(c.type)), v(exact.v.stored(c.type)),
       grad_out(exact.grad_out.stored(c.type)), out(exact.out.stored(c.type));
