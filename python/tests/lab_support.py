@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import subprocess
+import sys
 from html import unescape
 
 import pytest
@@ -13,6 +14,20 @@ import pytest
 # Small work on a machine that has other things to do: threads that spin for the next piece of work would fight.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+
+def pytorch_multiplies_bf16():
+    """False: its own product of bf16 matrices ends the process (seen with 2.13 on a virtual machine with AMX: SIGILL)."""
+    product = "import torch; x = torch.ones(256, 256, dtype=torch.bfloat16); x @ x"
+    return subprocess.run([sys.executable, "-c", product], capture_output=True).returncode >= 0
+
+
+# Before any process that works for the lab is begun. Where there is no AMX nothing was seen to go wrong.
+cpu = pathlib.Path("/proc/cpuinfo")
+if cpu.exists() and "amx_bf16" in cpu.read_text() and not pytorch_multiplies_bf16():
+    print("PyTorch's own bf16 product is killed here: its library is held to instructions before AMX")
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install torch)")
 
