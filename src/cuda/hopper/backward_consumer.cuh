@@ -267,7 +267,7 @@ class BackwardConsumer {
   __device__ int score_slot(unsigned before) const {
     return static_cast<int>((queries_.count() - before) % C.kScoreStages);
   }
-  // The bit of what dropout keeps for query 8 j + 2 (lane % 4) + x of a unit and key 8 r + lane / 4 of a warp.
+  // The bit of what dropout keeps for query 8 j + 2 (lane % 4) + x of 64 and key 8 r + lane / 4 of a warp.
   __device__ static constexpr int kept_position(int j, int r, int x) { return 16 * x + 2 * j + r; }
   __device__ int careful_mark(unsigned before) const {
     return static_cast<int>(queries_.count() - before) + 1;

@@ -14,7 +14,7 @@ __device__ __forceinline__ bool BackwardConsumer<C>::whole(int begin) const {
   return __all_sync(kWarp, tile().whole(begin, kQueries, kKeys));
 }
 
-// Which of a unit's queries see a key: [first, first + count).
+// Which of a step's queries see a key: [first, first + count).
 template <BackwardConfig C>
 __device__ __forceinline__ flash2::SeenRange seen_queries(const KeyTile& t, int key, int query) {
   const QueryRange seen = queries_of_key(t, key);
@@ -130,7 +130,7 @@ __device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(int part, f
   return true;
 }
 
-// Rids the unit's rows of Q and dO of what is not finite, when both warp groups have stored their dS: zeros of a masked step must not
+// Rids the step's rows of Q and dO of what is not finite, when both warp groups have stored their dS: zeros of a masked step must not
 // meet it in the products that follow.
 template <BackwardConfig C>
 __device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot) {
