@@ -86,8 +86,9 @@ def test_expanded_masks_stay_small(monkeypatch):
     from tessera.torch import _sdpa
 
     shapes = []
-    inner = _sdpa.attention
-    monkeypatch.setattr(_sdpa, "attention", lambda *a, **k: shapes.append(k["bias"].shape) or inner(*a, **k))
+    inner = _sdpa.attend
+    monkeypatch.setattr(_sdpa, "attend", lambda q, k, v, others, *rest: shapes.append(others[0].shape)
+                        or inner(q, k, v, others, *rest))
     x = randn(3, 4, 9, 8)
     padding = torch.rand(3, 1, 1, 9, device=DEVICE) > 0.3
     want = scaled_dot_product_attention(x, x, x, padding)
@@ -211,8 +212,8 @@ def test_replace_reaches_multihead_attention():
     with pytest.MonkeyPatch.context() as patch:
         from tessera.torch import _sdpa
 
-        inner = _sdpa.attention
-        patch.setattr(_sdpa, "attention", lambda *a, **k: calls.append(1) or inner(*a, **k))
+        inner = _sdpa.attend
+        patch.setattr(_sdpa, "attend", lambda *a: calls.append(1) or inner(*a))
         with replace_sdpa():
             got = layer(x, x, x, key_padding_mask=padding, need_weights=False)[0]
     assert calls

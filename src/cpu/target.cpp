@@ -76,7 +76,9 @@ int sve_bytes() {
 }  // namespace
 #endif
 
-std::vector<Target> available_targets() {
+namespace {
+
+std::vector<Target> find_targets() {
   std::vector<Target> result;
 #if defined(__x86_64__)
   // What Highway's targets of these names may use; __builtin_cpu_supports also asks the operating system.
@@ -103,8 +105,15 @@ std::vector<Target> available_targets() {
   return result;
 }
 
+}  // namespace
+
+const std::vector<Target>& available_targets() {
+  static const std::vector<Target> targets = find_targets();  // asked several times in a call
+  return targets;
+}
+
 Target active_target() {
-  const std::vector<Target> targets = available_targets();
+  const std::vector<Target>& targets = available_targets();
   const char* asked = std::getenv("TESSERA_TARGET");
   if (asked == nullptr) return targets.front();
   const auto found = std::find_if(targets.begin(), targets.end(),

@@ -23,7 +23,7 @@ enum class Target : std::uint8_t {
 const char* name(Target target) noexcept;
 
 // What this build has and this CPU and operating system can execute, best first; never empty.
-std::vector<Target> available_targets();
+const std::vector<Target>& available_targets();
 
 // The best available target, or the one that the environment variable TESSERA_TARGET names. Throws Error
 // (invalid_argument) when it names none that is available.

@@ -95,8 +95,6 @@ def attention(
     (torch.Size([2, 128, 8, 64]), torch.Size([2, 8, 128]))
     >>> out.sum().backward()
     """
-    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
-        q, k, v = _autocast(q), _autocast(k), _autocast(v)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     if dropout > 0.0 and dropout_state is None:
@@ -105,21 +103,30 @@ def attention(
     if alibi is not None and not isinstance(alibi, Tensor):
         alibi = _slopes(alibi, q, q.shape[-2 if order == 0 else -3])
     lengths_q, lengths_k = (None, None) if lengths is None else _lengths(lengths, q)
-    max_q, max_k = max_lengths
-    description = (causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic)
-    tensors = (q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state)
+    return attend(q, k, v, (bias, alibi, lengths_q, lengths_k, dropout_state),
+                  (causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic),
+                  block_mask, order, max_lengths, return_lse)
 
+
+def attend(q: Tensor, k: Tensor, v: Tensor, others: tuple[Tensor | None, ...], description: tuple, block_mask: BlockMask | None,
+           order: int, max_lengths: tuple[int, int], return_lse: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """``attention`` without defaults, which take a tenth of a small call. others: bias, alibi, lengths of queries and of
+    keys, dropout_state; description: what comes first among the arguments of ``options``."""
+    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
+        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    bias = others[0]
+    max_q, max_k = max_lengths
     if not _is_eager(q, k, v, bias):
         if not torch.compiler.is_compiling():
             _refuse_tangents(q=q, k=k, v=v, bias=bias)
         key = None if block_mask is None else _operators.mask_key(block_mask)
-        out, lse = torch.ops.tessera.forward(*tensors, max_q, max_k, order, *description, key)
+        out, lse = torch.ops.tessera.forward(q, k, v, *others, max_q, max_k, order, *description, key)
         return (out, lse) if return_lse else out
     call = (options(*description, block_mask), order, max_q, max_k)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (bias is not None and bias.requires_grad)):
-        return _operators.Attention.apply(call, tensors[4:], return_lse, q, k, v, bias)
-    out, lse = _calls.forward(*call, *tensors, return_lse)
+        return _operators.Attention.apply(call, others[1:], return_lse, q, k, v, bias)
+    out, lse = _calls.forward(*call, q, k, v, *others, return_lse)
     return (out, lse) if return_lse else out
 
 

@@ -8,7 +8,8 @@ import threading
 import torch
 import torch.nn.functional as functional
 
-from tessera.torch._attention import attention
+from tessera._core import HEADS_FIRST
+from tessera.torch._attention import attend, new_dropout_state
 
 Tensor = torch.Tensor
 
@@ -49,8 +50,10 @@ def scaled_dot_product_attention(
         rank = max(len(q), len(k), len(v))
         query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
     bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
-    out = attention(query, key, value, causal=is_causal, align="top_left", scale=scale, dropout=dropout_p, bias=bias,
-                    layout="bhsd")
+    state = new_dropout_state(query.device) if dropout_p > 0.0 else None
+    out = attend(query, key, value, (bias, None, None, None, state),
+                 (is_causal, None, "top_left", None, scale, 0.0, dropout_p, (0, 0, 0, 0), "automatic",
+                  torch.are_deterministic_algorithms_enabled()), None, HEADS_FIRST, (0, 0), False)
     if batch is None:
         return out
     return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])

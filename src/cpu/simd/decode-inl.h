@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -372,7 +373,10 @@ HWY_INLINE A online_softmax(A* s, std::int64_t count, A& maximum, A& sum) {
   for (std::int64_t x = 0; x < count; x += lanes<A>()) largest = hn::Max(hn::LoadU(d, s + x), largest);
   largest = hn::MaxOfLanes(d, largest);
   const A now = hn::GetLane(largest);
-  const A alpha = now > maximum ? std::exp(maximum - now) : A{1};
+  A alpha = 1;
+  if (now > maximum) {  // exp(lowest() - now) is 0, but takes long to say so
+    alpha = maximum == std::numeric_limits<A>::lowest() ? A{0} : std::exp(maximum - now);
+  }
   maximum = now;
   Vector<A> total = hn::Zero(d);  // of this step, added to the whole afterwards: long rows keep short sums
   for (std::int64_t x = 0; x < count; x += lanes<A>()) {

@@ -357,7 +357,7 @@ void merge_rows(const core::Problem& p, const DecodePlan& plan, std::int64_t ind
     for (std::int64_t x = 0; x < splits; ++x) {
       largest = std::max(largest, PartialRows<A>(p, plan, partials, sequence, kv_head, x).maximum[r]);
     }
-    std::memset(row, 0, sizeof(row));
+    std::memset(row, 0, static_cast<std::size_t>(slots.padded()) * sizeof(A));
     for (std::int64_t x = 0; x < splits; ++x) {
       const PartialRows<A> part(p, plan, partials, sequence, kv_head, x);
       const A weight = std::exp(part.maximum[r] - largest);
