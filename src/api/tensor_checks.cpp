@@ -108,13 +108,13 @@ void check_tensor(const Argument& argument, Data data) {
   }
 }
 
-void check_size(const Argument& argument, int dimension, std::int64_t expected, const std::string& as) {
+void check_size(const Argument& argument, int dimension, std::int64_t expected, std::string_view as) {
   if (argument.tensor.shape[dimension] == expected) return;
   refuse(size_name(argument, dimension), " is ", argument.tensor.shape[dimension], "; it must be ", expected,
          ", ", as);
 }
 
-void check_dtype(const Argument& argument, DType expected, const std::string& as) {
+void check_dtype(const Argument& argument, DType expected, std::string_view as) {
   if (argument.tensor.dtype == expected) return;
   refuse(argument.name, ".dtype is ", name(argument.tensor.dtype), "; it must be ", name(expected), ", ", as);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "api/validate.h"
 #include "core/refuse.h"
@@ -28,9 +29,9 @@ const char* dimension_name(TensorRole role, int dimension);
 void check_tensor(const Argument& argument, Data data);
 
 // Size `dimension` equals `expected`; `as` says where the expectation comes from ("as q", ...).
-void check_size(const Argument& argument, int dimension, std::int64_t expected, const std::string& as);
+void check_size(const Argument& argument, int dimension, std::int64_t expected, std::string_view as);
 
-void check_dtype(const Argument& argument, DType expected, const std::string& as);
+void check_dtype(const Argument& argument, DType expected, std::string_view as);
 void check_device(const Argument& argument, Device expected);
 
 // May be written: not read-only, no element addressed twice.

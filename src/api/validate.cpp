@@ -276,7 +276,7 @@ void take_bias(const Argument& bias, Data data, Problem& p) {
 // `argument` has the shape, type and device of `model`.
 void check_like(const Argument& argument, const Argument& model, Data data) {
   check_tensor(argument, data);
-  const std::string as = core::concat("as ", model.name);
+  const std::string as = std::string("as ") + model.name;
   check_dtype(argument, model.tensor.dtype, as);
   check_device(argument, model.tensor.device);
   for (int i = 0; i < 4; ++i) check_size(argument, i, model.tensor.shape[i], as);
@@ -294,7 +294,7 @@ void check_output_shape(const Argument& argument, const Argument& q, const Probl
 // lse or grad_lse: one number per row.
 void check_lse_shape(const Argument& argument, const Argument& q, const Problem& p, Data data) {
   check_tensor(argument, data);
-  check_dtype(argument, accumulator_of(p.dtype), core::concat("the accumulator of ", name(p.dtype)));
+  check_dtype(argument, accumulator_of(p.dtype), std::string("the accumulator of ") + name(p.dtype));
   check_device(argument, p.device);
   check_size(argument, 0, q.tensor.shape[0], "as q");
   check_size(argument, 1, p.q_heads, "the heads of q");
