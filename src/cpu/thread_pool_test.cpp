@@ -90,24 +90,27 @@ TEST(ThreadPool, ACallOnEveryCpuHasAThreadOnEach) {
   for (int here = 0, seen = 0; seen < count; ++here) {  // from every CPU in turn
     if (CPU_ISSET(here, &allowed) == 0) continue;
     ++seen;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(here, &one);
-    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // moves the caller there
-    ASSERT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
-    const int before = sched_getcpu();
-    const std::vector<cpu_set_t> found = cpus_of_workers(pool, count);
-    ASSERT_EQ(found.size(), static_cast<std::size_t>(count - 1));
-    cpu_set_t taken;
-    CPU_ZERO(&taken);
-    for (const cpu_set_t& cpus : found) {
-      EXPECT_EQ(CPU_COUNT(&cpus), 1);
-      CPU_OR(&taken, &taken, &cpus);
+    // On a busy machine Linux may move the caller before the call: not often.
+    constexpr int kCalls = 10;
+    int apart = 0;
+    for (int i = 0; i < kCalls; ++i) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(here, &one);
+      ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // moves the caller there
+      ASSERT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
+      const std::vector<cpu_set_t> found = cpus_of_workers(pool, count);
+      ASSERT_EQ(found.size(), static_cast<std::size_t>(count - 1));
+      cpu_set_t taken;
+      CPU_ZERO(&taken);
+      for (const cpu_set_t& cpus : found) {
+        EXPECT_EQ(CPU_COUNT(&cpus), 1);
+        CPU_OR(&taken, &taken, &cpus);
+      }
+      EXPECT_EQ(CPU_COUNT(&taken), count - 1) << "two threads on one CPU";
+      if (CPU_ISSET(here, &taken) == 0) ++apart;
     }
-    EXPECT_EQ(CPU_COUNT(&taken), count - 1) << "two threads on one CPU";
-    if (before == here) {
-      EXPECT_FALSE(CPU_ISSET(here, &taken)) << "a thread on the caller's CPU " << here;
-    }
+    EXPECT_GT(apart, kCalls / 2) << "threads on the caller's CPU " << here;
     // More threads than CPUs: those without one of their own run anywhere.
     int anywhere = 0;
     for (const cpu_set_t& cpus : cpus_of_workers(pool, count + 2))
