@@ -2,12 +2,17 @@
 // is what all other tests use.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
 
 #include "cpu/target.h"
 #include "reference/check.h"
 #include "support/build.h"
 #include "support/kernels.h"
+#include "support/tensors.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -30,6 +35,46 @@ TEST_P(Targets, PassTheFeatureMatrix) {
     if (index++ % step != 0) continue;
     const reference::Verdict verdict = reference::verify(spec, kernel);
     EXPECT_TRUE(verdict.ok) << spec.name << ": " << verdict.message;
+  }
+}
+
+// Workspace comes as it is: whatever lies in it, NaN of every type among it, a result has the same bits.
+TEST_P(Targets, IgnoreWhatLiesInTheWorkspace) {
+  const auto& [dtype, target, kernel] = GetParam();
+  const cpu::Target used = target_for(target, dtype);
+  if (used != target) GTEST_SKIP() << "runs as " << name(used);
+  const ForcedTarget forced(name(target));
+  const reference::ForceKernel force(kernel);
+  // Several chunks of keys, steps and tiles of queries that are full, cut by a mask and at the end.
+  const int length = test::scaled(600, 520, "queries and keys", 300);
+  for (const int dim : {33, 128}) {
+    for (const int right : {-1, 0}) {
+      const reference::CaseSpec spec{.dtype = dtype,
+                                     .batch = 1,
+                                     .q_length = length,
+                                     .k_length = length,
+                                     .q_heads = 2,
+                                     .kv_heads = 1,
+                                     .qk_dim = dim,
+                                     .v_dim = dim,
+                                     .right = right};
+      reference::Case zeros(spec), ones(spec);
+      auto call = [&](reference::Case& problem, int byte) {
+        const std::size_t bytes = std::max(plan(problem.attention, problem.forward).workspace_bytes,
+                                           plan(problem.attention, problem.backward).workspace_bytes);
+        const std::unique_ptr<void, decltype(&std::free)> memory(
+            std::aligned_alloc(256, (bytes + 255) / 256 * 256), std::free);
+        const Execution execution{.workspace = {memory.get(), bytes}};
+        std::memset(memory.get(), byte, bytes);
+        forward(problem.attention, problem.forward, execution);
+        std::memset(memory.get(), byte, bytes);
+        backward(problem.attention, problem.backward, execution);
+      };
+      call(zeros, 0x00);
+      call(ones, 0xFF);
+      EXPECT_EQ(test::first_difference(zeros.forward, ones.forward), "") << "head_dim " << dim;
+      EXPECT_EQ(test::first_difference(zeros.backward, ones.backward), "") << "head_dim " << dim;
+    }
   }
 }
 

@@ -23,6 +23,7 @@ class Amx {
   static constexpr std::int64_t kDepth = 32;    // contractions are multiples of this
   static constexpr std::int64_t kRowStep = 32;  // rows of A that a product touches: a multiple of this
   static constexpr std::int64_t kStrip = 2;     // vectors of rows taken at once around the diagonal
+  static constexpr std::int64_t kPanel = 2;     // vectors of a panel of accumulators
   static constexpr bool kStoresSums = true;     // whether product() leaves its sums in memory
 
   // A thread's tiles, all of 16 rows x 64 bytes, for as long as this lives.
@@ -69,30 +70,37 @@ class Amx {
   static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
                                  std::int64_t pairs, std::int64_t rows, float* to, std::int64_t to_row,
                                  const Epilogue& epilogue) {
-    static_assert(Vectors % 2 == 0);
     constexpr std::int64_t kBatch = 64;
     for (std::int64_t begin = 0; begin < rows; begin += kBatch) {
       const std::int64_t end = std::min(begin + kBatch, rows);
-      for (std::int64_t r = begin; r < end; r += kBlock) {
-        for (int v = 0; v < Vectors; v += 2) {
-          const Operands operands{a + r * a_row, a_row * kPairBytes, kPairs, b + v * kLanes,
-                                  b_row,         pairs / kPairs};
-          multiply_to(operands, rows - r > kTile, to + r * to_row + v * kLanes, to_row);
-        }
-      }
+      product<Vectors>(a + begin * a_row, a_row, b, b_row, pairs, end - begin, to + begin * to_row, to_row);
       std::int64_t r = begin;
       for (; r + 4 <= end; r += 4) finish<4, Vectors>(to + r * to_row, to_row, r, epilogue);
       for (; r < end; r += 2) finish<2, Vectors>(to + r * to_row, to_row, r, epilogue);
     }
   }
 
-  // C = alpha C + A B for `rows` rows and `vectors` vectors (an even number); alpha is per lane, null: 1.
-  // range_of(r, count) gives the pairs that matter to rows r .. r + count.
+  // The same sums, left at `to` alone.
+  template <int Vectors>
+  static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
+                                 std::int64_t pairs, std::int64_t rows, float* to, std::int64_t to_row) {
+    static_assert(Vectors % 2 == 0);
+    for (std::int64_t r = 0; r < rows; r += kBlock) {
+      for (int v = 0; v < Vectors; v += 2) {
+        const Operands operands{a + r * a_row, a_row * kPairBytes, kPairs, b + v * kLanes,
+                                b_row,         pairs / kPairs};
+        multiply_to(operands, rows - r > kTile, to + r * to_row + v * kLanes, to_row);
+      }
+    }
+  }
+
+  // C += A B for `rows` rows and `vectors` vectors (an even number). range_of(r, count) gives the pairs that matter to
+  // rows r .. r + count. Fresh accumulators have rows up to a multiple of 32.
   template <Walk W, typename RangeOf>
   static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
-                                    float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors,
-                                    const float* alpha, const RangeOf& range_of) {
-    if (alpha != nullptr) rescale(c, c_row, rows, vectors, alpha);
+                                    const Accumulators& c, std::int64_t rows, std::int64_t vectors,
+                                    const RangeOf& range_of) {
+    if (c.alpha != nullptr) rescale(c, rows, vectors);
     alignas(64) float block[kBlock * kBlock];
     for (std::int64_t v = 0; v < vectors; v += 2) {
       for (std::int64_t r = 0; r < rows; r += kBlock) {
@@ -106,14 +114,16 @@ class Amx {
                                 b + range.begin * b_row + v * kLanes,
                                 b_row,
                                 (range.end - range.begin) / kPairs};
-        float* to = c + r * c_row + v * kLanes;
-        if (count == kBlock) {
-          accumulate_block(operands, to, c_row);
+        float* to = c.data + v / kPanel * c.panel + r * c.row;
+        if (c.fresh) {
+          multiply_to(operands, true, to, c.row);
+        } else if (count == kBlock) {
+          accumulate_block(operands, to, c.row);
         } else {  // rows past the end must not change
           multiply_to(operands, count > kTile, block, kBlock);
           for (std::int64_t i = 0; i < count; ++i) {
             for (std::int64_t x = 0; x < kBlock; x += kLanes) {
-              _mm512_storeu_ps(to + i * c_row + x, _mm512_add_ps(_mm512_loadu_ps(to + i * c_row + x),
+              _mm512_storeu_ps(to + i * c.row + x, _mm512_add_ps(_mm512_loadu_ps(to + i * c.row + x),
                                                                  _mm512_load_ps(block + i * kBlock + x)));
             }
           }
@@ -203,12 +213,12 @@ class Amx {
     epilogue(row, 0, sum);
   }
 
-  static void rescale(float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors,
-                      const float* alpha) {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t x = 0; x < vectors * kLanes; x += kLanes) {
-        float* at = c + r * c_row + x;
-        _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), _mm512_loadu_ps(alpha + x)));
+  static void rescale(const Accumulators& c, std::int64_t rows, std::int64_t vectors) {
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      const __m512 alpha = _mm512_loadu_ps(c.alpha + v * kLanes);
+      float* at = c.data + v / kPanel * c.panel + v % kPanel * kLanes;
+      for (std::int64_t r = 0; r < rows; ++r, at += c.row) {
+        _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), alpha));
       }
     }
   }

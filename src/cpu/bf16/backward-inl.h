@@ -41,16 +41,17 @@ struct BackwardScratch : QueryMemory<Unit> {
   std::uint16_t *k, *v;                                        // the range of keys x head_dim
   Pair* k_t;                                                   // transposed
   std::uint16_t* staged;
-  float *grad_k, *grad_v;  // the range of keys x head_dim in vectors
+  std::int64_t keys;       // of the range, with room past them
+  float *grad_k, *grad_v;  // the range of keys x head_dim, one panel of columns after the other
 
   // Queries of split heads lie elsewhere.
   BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan)
       : QueryMemory<Unit>(arena, problem, plan.whole > 0 ? kBackwardRows : 0) {
-    constexpr std::int64_t kTile = kBackwardRows;
+    constexpr std::int64_t kTile = kBackwardRows, kLine = line_stride(kTile);
     const BackwardTask longest = task_of(plan, problem.batch * problem.kv_heads, 0);
-    const std::int64_t keys = padded_keys<Unit>(longest.range(plan, problem.k_length).end);
+    keys = padded_keys<Unit>(longest.range(plan, problem.k_length).end);
     const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
-    const std::int64_t block = lines * kTile;
+    const std::int64_t block = lines * kLine;
     const bool features = has_features(problem) || problem.dropout;
     grad_q_t = arena.take<float>(tree_levels(longest.chunks) * qk_row * kTile);
     grad_q = arena.take<float>(plan.whole > 0 ? kTile * problem.qk_dim : 0);
@@ -67,8 +68,13 @@ struct BackwardScratch : QueryMemory<Unit> {
     v = arena.take<std::uint16_t>(keys * v_row);
     k_t = arena.take<Pair>(Unit::transposed_size(keys, qk_row));
     staged = arena.take<std::uint16_t>(kStagedKeys * qk_row);
-    grad_k = arena.take<float>(keys * qk_lanes);
-    grad_v = arena.take<float>(keys * v_lanes);
+    grad_k = arena.take<float>(panels_size(qk_lanes));
+    grad_v = arena.take<float>(panels_size(v_lanes));
+  }
+
+  // All panels of `lanes` columns: those of one after the other, so that they are read and written in order.
+  [[nodiscard]] std::int64_t panels_size(std::int64_t lanes) const {
+    return keys * round_up(lanes, kPanelLanes<Unit>);
   }
 
   // The same memory with queries that lie elsewhere.
@@ -93,8 +99,9 @@ class BackwardTile {
         t_(scratch),
         block_k_(plan.block_k),
         chunk_keys_(plan.chunk_keys),
-        width_(round_up(count_, Unit::kStrip * kLanes)),
-        vectors_(width_ / kLanes),
+        vectors_(round_up(count_, Unit::kStrip * kLanes) / kLanes),
+        width_(vectors_ * kLanes),
+        line_(line_stride(width_)),
         k_stride_(Unit::transposed_stride(scratch.qk_row)),
         features_(has_features(head.p) || head.p.dropout),
         scale_(static_cast<float>(std::abs(head.p.scale))),
@@ -111,6 +118,8 @@ class BackwardTile {
   [[nodiscard]] std::int64_t width() const { return width_; }
 
  private:
+  static constexpr std::int64_t kPanel = kPanelLanes<Unit>;
+
   // dQ^T of one chunk. Returns false, and writes nothing, when no row sees it.
   bool visit_chunk(std::int64_t first_key, float* to) {
     bool visited = false;
@@ -120,18 +129,20 @@ class BackwardTile {
                               keys.begin = std::max(keys.begin, first_key);
                               keys.end = std::min(keys.end, first_key + chunk_keys_);
                               if (keys.begin >= keys.end) return;
-                              if (!visited) std::fill_n(to, t_.qk_row * width_, 0.0F);
+                              step(keys, !visited);
                               visited = true;
-                              step(keys);
                             });
     return visited;
   }
 
-  // Lines of P and dS begin at a key (of the range) that the unit can begin with.
-  void step(const core::Tile& keys) {
+  // Lines of P and dS begin at a key (of the range) that the unit can begin with. The first step of a chunk writes
+  // dQ^T, the others add to it.
+  void step(const core::Tile& keys, bool first) {
     const std::int64_t base = range_.begin + round_down(keys.begin - range_.begin, Unit::kDepth);
     const std::int64_t lines = round_up(keys.end - base, Unit::kDepth);
-    if (keys.kind == core::TileKind::full) {
+    const bool full = keys.kind == core::TileKind::full;
+    if (first && (!full || careful_)) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
+    if (full) {
       std::int64_t v = 0;
       for (; v + 2 <= vectors_; v += 2) score_gradients<2>(base, keys, v, false);
       if constexpr (Unit::kStrip == 1) {
@@ -139,9 +150,9 @@ class BackwardTile {
       }
       zero_pairs(0, (keys.begin - base) / 2);
       zero_pairs((keys.end - base + 1) / 2, lines / 2);
-      issue_dq(base, keys, 0, vectors_);
+      issue_dq(base, keys, 0, vectors_, first);
     } else {
-      const auto elements = static_cast<std::size_t>(lines * width_);
+      const auto elements = static_cast<std::size_t>(lines * line_);
       std::memset(t_.p, 0, elements * sizeof(*t_.p));
       std::memset(t_.ds, 0, elements * sizeof(*t_.ds));
       std::memset(t_.ds_pairs, 0, elements / 2 * sizeof(*t_.ds_pairs));
@@ -154,19 +165,19 @@ class BackwardTile {
                               std::clamp(seen.end, keys.begin, keys.end)};
         if (part.begin >= part.end) continue;
         // Only the keys on the diagonal are masked one by one: what the whole strip sees is not.
-        const core::Tile full = whole_units(base, {std::clamp(seen.full_begin, part.begin, part.end),
-                                                   std::clamp(seen.full_end, part.begin, part.end)});
+        const core::Tile all_see = whole_units(base, {std::clamp(seen.full_begin, part.begin, part.end),
+                                                      std::clamp(seen.full_end, part.begin, part.end)});
         auto compute = [&](std::int64_t from, std::int64_t to, bool masked) TESSERA_BF16_ATTR {
           if (from < to) score_gradients<Unit::kStrip>(base, {from, to}, v, masked);
         };
-        if (full.begin < full.end) {
-          compute(part.begin, full.begin, true);
-          compute(full.begin, full.end, false);
-          compute(full.end, part.end, true);
+        if (all_see.begin < all_see.end) {
+          compute(part.begin, all_see.begin, true);
+          compute(all_see.begin, all_see.end, false);
+          compute(all_see.end, part.end, true);
         } else {
           compute(part.begin, part.end, true);
         }
-        issue_dq(base, part, v, Unit::kStrip);
+        issue_dq(base, part, v, Unit::kStrip, false);
       }
     }
     issue_dkv(base, keys);
@@ -180,71 +191,130 @@ class BackwardTile {
 
   // Lines of pairs of dS that no score reaches.
   void zero_pairs(std::int64_t begin, std::int64_t end) {
-    std::fill(t_.ds_pairs + begin * width_, t_.ds_pairs + std::max(begin, end) * width_, Pair{0});
+    std::fill(t_.ds_pairs + begin * line_, t_.ds_pairs + std::max(begin, end) * line_, Pair{0});
   }
 
   // P^T (after dropout) and dS^T of `part`, in lines that begin at key `base`, for some vectors of rows.
   template <int Vectors>
   HWY_NOINLINE void score_gradients(std::int64_t base, const core::Tile& part, std::int64_t first_vector,
                                     bool masked) {
+    if (features_) return score_gradients_with_features<Vectors>(base, part, first_vector, masked);
     // Pairs of keys are written whole: begin and end at whole pairs, with 0 for keys outside `part`.
-    const std::int64_t first = base + round_down(part.begin - base, 2), count = round_up(part.end - first, 2);
-    if (features_) {
-      score_gradients_with_features<Vectors>(base, part, first_vector, masked);
+    const std::int64_t first = base + round_down(part.begin - base, 2),
+                       end = first + round_up(part.end - first, 2);
+    for (std::int64_t key = first; key < end; key += kKeys) {
+      const std::int64_t count = std::min(kKeys, end - key);
+      if (masked || careful_ || key < part.begin || key + count > part.end) {
+        score_gradients_of<Vectors, true>(key, count, part, first_vector, masked, base);
+      } else {
+        score_gradients_of<Vectors, false>(key, count, part, first_vector, masked, base);
+      }
+    }
+  }
+
+  // As many keys at a time as stay in the first-level cache beside the queries, with all that is written for them.
+  static constexpr std::int64_t kKeys = 32;
+
+  // The same for keys [key, key + count). Checked: some may be hidden, or something is not finite.
+  template <int Vectors, bool Checked>
+  HWY_INLINE void score_gradients_of(std::int64_t key, std::int64_t count, const core::Tile& part,
+                                     std::int64_t first_vector, bool masked, std::int64_t base) {
+    constexpr std::int64_t kWidth = Vectors * kLanes;
+    alignas(64) float first[kKeys * kWidth], second[kKeys * kWidth];
+    if constexpr (Unit::kStoresSums) {
+      const std::int64_t lane = first_vector * kLanes;
+      Unit::template product<Vectors>(key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, line_,
+                                      t_.qk_row / 2, count, first, kWidth);
+      Unit::template product<Vectors>(key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane,
+                                      line_, t_.v_row / 2, count, second, kWidth);
+      finish_sums<Vectors, Checked>(key, count, part, first_vector, masked, base, first, second);
     } else {
-      // As many keys at a time as stay in the first-level cache beside the queries.
-      constexpr std::int64_t kKeys = 32;
-      alignas(64) float probabilities[kKeys * Vectors * kLanes], sums[kKeys * Vectors * kLanes];
-      for (std::int64_t j = 0; j < count; j += kKeys) {
-        const std::int64_t keys = std::min(kKeys, count - j);
-        scores<Vectors>(first + j, keys, part, first_vector, masked, base, probabilities);
-        gradients<Vectors>(first + j, keys, first_vector, masked, base, probabilities, sums);
+      scores<Vectors, Checked>(key, count, part, first_vector, masked, base, first);
+      gradients<Vectors, Checked>(key, count, first_vector, base, first, second);
+    }
+  }
+
+  // P and dS, from S and dP in memory.
+  template <int Vectors, bool Checked>
+  HWY_INLINE void finish_sums(std::int64_t key, std::int64_t count, const core::Tile& part,
+                              std::int64_t first_vector, bool masked, std::int64_t base, const float* scores,
+                              const float* grad_probabilities) {
+    const std::int64_t lane = first_vector * kLanes, line = line_;
+    const __m512 c = _mm512_set1_ps(scale_ * kLog2E);
+    __m512 lse[Vectors], delta[Vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      lse[v] = _mm512_loadu_ps(t_.lse + lane + v * kLanes);
+      delta[v] = _mm512_loadu_ps(t_.delta + lane + v * kLanes);
+    }
+    std::uint16_t *p = t_.p + (key - base) * line + lane, *ds = t_.ds + (key - base) * line + lane;
+    Pair* pairs = t_.ds_pairs + (key - base) / 2 * line + lane;
+    for (std::int64_t i = 0; i < count; i += 2, p += 2 * line, ds += 2 * line, pairs += line) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        auto finish = [&](std::int64_t j, __m512& probability) TESSERA_BF16_ATTR {
+          const std::int64_t at = (j * Vectors + v) * kLanes;
+          probability = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(scores + at), c, lse[v]));
+          const __m512 factor = _mm512_sub_ps(_mm512_loadu_ps(grad_probabilities + at), delta[v]);
+          if constexpr (!Checked) return _mm512_mul_ps(probability, factor);
+          probability = _mm512_maskz_mov_ps(visible(key + j, part, first_vector + v, masked), probability);
+          const __mmask16 counts = _mm512_cmp_ps_mask(probability, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+          return _mm512_maskz_mul_ps(counts, probability, factor);
+        };
+        __m512 p0, p1;
+        const __m512 ds0 = finish(i, p0), ds1 = finish(i + 1, p1);
+        store_lines(to_bf16(p0, p1), p + v * kLanes, line);
+        store_gradient(ds0, ds1, ds + v * kLanes, line, pairs + v * kLanes);
       }
     }
   }
 
   // P of keys [key, key + count): fp32 for gradients(), bf16 in its lines.
-  template <int Vectors>
+  template <int Vectors, bool Checked>
   HWY_INLINE void scores(std::int64_t key, std::int64_t count, const core::Tile& part,
                          std::int64_t first_vector, bool masked, std::int64_t base, float* probabilities) {
     const std::int64_t lane = first_vector * kLanes;
     const __m512 c = _mm512_set1_ps(scale_ * kLog2E);
-    const bool checked = masked || key < part.begin || key + count > part.end;
-    std::uint16_t* p = t_.p + (key - base) * width_ + lane;
+    std::uint16_t* p = t_.p + (key - base) * line_ + lane;
     const float* all_lse = t_.lse + lane;
-    const std::int64_t width = width_;
+    const std::int64_t stride = line_;
     Unit::template product<Vectors>(
-        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, width_, t_.qk_row / 2, count,
+        key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, line_, t_.qk_row / 2, count,
         probabilities, Vectors * kLanes,
         [=, this]<int Rows, int Columns>(std::int64_t row, int vector,
                                          __m512(&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
+          static_assert(Rows % 2 == 0);
 #pragma GCC unroll 8
           for (int v = 0; v < Columns; ++v) {
             const __m512 lse = _mm512_loadu_ps(all_lse + (vector + v) * kLanes);
-#pragma GCC unroll 8
-            for (int r = 0; r < Rows; ++r) {
+            auto finish = [&](int r) TESSERA_BF16_ATTR {
               __m512 x = exp2(_mm512_fmsub_ps(sum[r][v], c, lse));
-              if (checked)
+              if constexpr (Checked) {
                 x = _mm512_maskz_mov_ps(visible(key + row + r, part, first_vector + vector + v, masked), x);
+              }
               _mm512_storeu_ps(probabilities + ((row + r) * Vectors + vector + v) * kLanes, x);
-              store_bf16(x, p + (row + r) * width + (vector + v) * kLanes);
+              return x;
+            };
+#pragma GCC unroll 8
+            for (int r = 0; r < Rows; r += 2) {
+              const __m512 a = finish(r), b = finish(r + 1);
+              store_lines(to_bf16(a, b), p + (row + r) * stride + (vector + v) * kLanes, stride);
             }
           }
         });
   }
 
   // dS of the same keys, from their P.
-  template <int Vectors>
-  HWY_INLINE void gradients(std::int64_t key, std::int64_t count, std::int64_t first_vector, bool masked,
+  template <int Vectors, bool Checked>
+  HWY_INLINE void gradients(std::int64_t key, std::int64_t count, std::int64_t first_vector,
                             std::int64_t base, const float* probabilities, float* sums) {
     const std::int64_t lane = first_vector * kLanes;
-    std::uint16_t* ds = t_.ds + (key - base) * width_ + lane;
-    Pair* pairs = t_.ds_pairs + (key - base) / 2 * width_ + lane;
+    std::uint16_t* ds = t_.ds + (key - base) * line_ + lane;
+    Pair* pairs = t_.ds_pairs + (key - base) / 2 * line_ + lane;
     const float* all_delta = t_.delta + lane;
-    const std::int64_t width = width_;
-    const bool checked = masked || careful_;
+    const std::int64_t stride = line_;
     Unit::template product<Vectors>(
-        key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, width_, t_.v_row / 2, count, sums,
+        key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, line_, t_.v_row / 2, count, sums,
         Vectors * kLanes,
         [=]<int Rows, int Columns>(std::int64_t row, int vector,
                                    __m512(&sum)[Rows][Columns]) TESSERA_BF16_ATTR {
@@ -255,24 +325,24 @@ class BackwardTile {
             auto finish = [&](int r) TESSERA_BF16_ATTR {
               const __m512 p = _mm512_loadu_ps(probabilities + ((row + r) * Vectors + vector + v) * kLanes);
               const __m512 x = _mm512_mul_ps(p, _mm512_sub_ps(sum[r][v], delta));
-              if (!checked) return x;
+              if constexpr (!Checked) return x;
               return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
             };
 #pragma GCC unroll 8
             for (int r = 0; r < Rows; r += 2) {
-              store_gradient(finish(r), finish(r + 1), ds + (row + r) * width + (vector + v) * kLanes, width,
-                             pairs + (row + r) / 2 * width + (vector + v) * kLanes);
+              store_gradient(finish(r), finish(r + 1), ds + (row + r) * stride + (vector + v) * kLanes,
+                             stride, pairs + (row + r) / 2 * stride + (vector + v) * kLanes);
             }
           }
         });
   }
 
-  // Two lines of dS as rows of bf16 (at `line` and `line + width`) and as pairs.
-  static HWY_INLINE void store_gradient(__m512 a, __m512 b, std::uint16_t* line, std::int64_t width,
+  // Two lines of dS as rows of bf16 (at `line` and `line + stride`) and as pairs.
+  static HWY_INLINE void store_gradient(__m512 a, __m512 b, std::uint16_t* line, std::int64_t stride,
                                         Pair* pairs) {
-    store_bf16(a, line);
-    store_bf16(b, line + width);
-    _mm512_storeu_si512(pairs, to_pairs(a, b));
+    const __m512i both = to_bf16(a, b);
+    store_lines(both, line, stride);
+    _mm512_storeu_si512(pairs, interleave(both));
   }
 
   // Lanes of a vector of rows that see key j of the sequence, which must lie in `part`.
@@ -294,19 +364,18 @@ class BackwardTile {
   template <int Vectors>
   void score_gradients_with_features(std::int64_t base, const core::Tile& part, std::int64_t first_vector,
                                      bool masked) {
-    const std::int64_t lane = first_vector * kLanes, width = width_;
+    const std::int64_t lane = first_vector * kLanes, line = line_;
     const std::int64_t first = base + round_down(part.begin - base, 2), count = round_up(part.end - first, 2);
-    const std::int64_t begin = (first - base) * width_ + lane, at = begin + (part.begin - first) * width_;
+    const std::int64_t begin = (first - base) * line_ + lane, at = begin + (part.begin - first) * line_;
     auto multiply = [&](const std::uint16_t* rows, std::int64_t row_size, const Pair* queries, float factor,
                         float* to) TESSERA_BF16_ATTR {
       Unit::template product<Vectors>(
-          key_rows(rows, row_size, first), row_size / 2, queries + lane, width, row_size / 2, count, to,
-          width,
+          key_rows(rows, row_size, first), row_size / 2, queries + lane, line, row_size / 2, count, to, line,
           [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512(&sum)[Rows][Columns])
               TESSERA_BF16_ATTR {
                 for (int r = 0; r < Rows; ++r) {
                   for (int v = 0; v < Columns; ++v) {
-                    _mm512_storeu_ps(to + (row + r) * width + (vector + v) * kLanes,
+                    _mm512_storeu_ps(to + (row + r) * line + (vector + v) * kLanes,
                                      _mm512_mul_ps(sum[r][v], _mm512_set1_ps(factor)));
                   }
                 }
@@ -314,19 +383,19 @@ class BackwardTile {
     };
     multiply(t_.k, t_.qk_row, t_.q_t, scale_, t_.scores + begin);
     multiply(t_.v, t_.v_row, t_.grad_out_t, 1.0F, t_.grad_scores + begin);
-    const ScoreBlock<float> block{t_.scores + at, width_, Vectors, rows_.begin + lane, part};
+    const ScoreBlock<float> block{t_.scores + at, line_, Vectors, rows_.begin + lane, part};
     if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at);
     finish_scores<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
                          p_.softcap != 0 ? t_.cap + at : nullptr);
     if (p_.dropout) {
       for (std::int64_t i = 0; i < count; ++i)
-        std::fill_n(t_.keep + begin + i * width_, Vectors * kLanes, 1.0F);
-      apply_dropout(head_, ScoreBlock<float>{t_.keep + at, width_, Vectors, rows_.begin + lane, part});
+        std::fill_n(t_.keep + begin + i * line_, Vectors * kLanes, 1.0F);
+      apply_dropout(head_, ScoreBlock<float>{t_.keep + at, line_, Vectors, rows_.begin + lane, part});
     }
     for (std::int64_t i = 0; i < count; i += 2) {
       for (int v = 0; v < Vectors; ++v) {
         auto finish = [&](std::int64_t line, __m512& p) TESSERA_BF16_ATTR {
-          const std::int64_t x = begin + line * width_ + v * kLanes, j = first + line;
+          const std::int64_t x = begin + line * line_ + v * kLanes, j = first + line;
           p = _mm512_setzero_ps();
           if (j < part.begin || j >= part.end) return p;
           const __m512 score = _mm512_loadu_ps(t_.scores + x);
@@ -349,11 +418,10 @@ class BackwardTile {
         };
         __m512 p0, p1;
         const __m512 ds0 = finish(i, p0), ds1 = finish(i + 1, p1);
-        const std::int64_t x = begin + i * width_ + v * kLanes;
-        store_bf16(p0, t_.p + x);
-        store_bf16(p1, t_.p + x + width_);
-        store_gradient(ds0, ds1, t_.ds + x, width_,
-                       t_.ds_pairs + (first - base + i) / 2 * width_ + lane + v * kLanes);
+        const std::int64_t x = begin + i * line_ + v * kLanes;
+        store_lines(to_bf16(p0, p1), t_.p + x, line_);
+        store_gradient(ds0, ds1, t_.ds + x, line_,
+                       t_.ds_pairs + (first - base + i) / 2 * line_ + lane + v * kLanes);
       }
     }
   }
@@ -365,21 +433,23 @@ class BackwardTile {
 
   // dQ^T += K^T dS^T over `keys` for some vectors of rows: over the whole units that hold it, whose other pairs of dS
   // are 0.
-  void issue_dq(std::int64_t base, const core::Tile& keys, std::int64_t first_vector, std::int64_t vectors) {
+  void issue_dq(std::int64_t base, const core::Tile& keys, std::int64_t first_vector, std::int64_t vectors,
+                bool first) {
     const std::int64_t lane = first_vector * kLanes;
     if (careful_) return issue_dq_careful(base, keys, lane, vectors);
     const core::Tile part{base + round_down(keys.begin - base, Unit::kDepth),
                           base + round_up(keys.end - base, Unit::kDepth)};
     const core::Tile all{0, (part.end - part.begin) / 2};
+    const Accumulators grad_q{grad_q_t_ + lane, width_, kPanel, nullptr, first};
     Unit::template accumulate<Walk::columns>(
         t_.k_t + Unit::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
-        t_.ds_pairs + (part.begin - base) / 2 * width_ + lane, width_, grad_q_t_ + lane, width_, p_.qk_dim,
-        vectors, nullptr, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
+        t_.ds_pairs + (part.begin - base) / 2 * line_ + lane, line_, grad_q, p_.qk_dim, vectors,
+        [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
   }
 
   // dV += P^T dO and dK += dS^T Q for the keys of the block, over the rows that see them.
   void issue_dkv(std::int64_t base, const core::Tile& keys) {
-    const std::int64_t count = keys.end - keys.begin, line = (keys.begin - base) * width_;
+    const std::int64_t count = keys.end - keys.begin, line = (keys.begin - base) * line_;
     const std::int64_t offset = keys.begin - range_.begin;
     const bool partial = keys.kind != core::TileKind::full;
     auto seeing = [&](std::int64_t r, std::int64_t rows) TESSERA_BF16_ATTR {
@@ -392,17 +462,16 @@ class BackwardTile {
     };
     auto issue = [&](const std::uint16_t* lines, const PackedRows& rows, const Pair* pairs,
                      std::int64_t lanes, float* to) TESSERA_BF16_ATTR {
-      if (careful_) return multiply_careful(lines, count, rows, lanes, to);
-      Unit::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), width_ / 2, pairs, lanes,
-                                            to, lanes, count, lanes / kLanes, nullptr, seeing);
+      if (careful_) return multiply_careful(lines, count, rows, lanes, to + offset * kPanel);
+      const Accumulators sums{to + offset * kPanel, kPanel, t_.keys * kPanel};
+      Unit::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), line_ / 2, pairs,
+                                            line_stride(lanes), sums, count, lanes / kLanes, seeing);
     };
     if (p_.has_grad_v) {
-      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_pairs, t_.v_lanes,
-            t_.grad_v + offset * t_.v_lanes);
+      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_pairs, t_.v_lanes, t_.grad_v);
     }
     if (p_.has_grad_k) {
-      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_pairs, t_.qk_lanes,
-            t_.grad_k + offset * t_.qk_lanes);
+      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_pairs, t_.qk_lanes, t_.grad_k);
     }
   }
 
@@ -411,10 +480,11 @@ class BackwardTile {
                         std::int64_t lanes, float* to) const {
     for (std::int64_t j = 0; j < count; ++j) {
       for (std::int64_t r = 0; r < count_; ++r) {
-        const float factor = core::Element<BFloat16>::load(BFloat16{lines[j * width_ + r]});
+        const float factor = core::Element<BFloat16>::load(BFloat16{lines[j * line_ + r]});
         if (factor == 0) continue;
         for (std::int64_t c = 0; c < std::min(rows.row, lanes); ++c) {
-          to[j * lanes + c] += factor * core::Element<BFloat16>::load(BFloat16{rows.data[r * rows.row + c]});
+          to[round_down(c, kPanel) * t_.keys + j * kPanel + c % kPanel] +=
+              factor * core::Element<BFloat16>::load(BFloat16{rows.data[r * rows.row + c]});
         }
       }
     }
@@ -425,7 +495,7 @@ class BackwardTile {
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const std::uint16_t* k = t_.k + (j - range_.begin) * t_.qk_row;
       for (std::int64_t v = 0; v < vectors; ++v) {
-        const __m512 ds = load_bf16(t_.ds + (j - base) * width_ + lane + v * kLanes);
+        const __m512 ds = load_bf16(t_.ds + (j - base) * line_ + lane + v * kLanes);
         const __mmask16 counts = _mm512_cmp_ps_mask(ds, _mm512_setzero_ps(), _CMP_NEQ_UQ);
         for (std::int64_t c = 0; c < p_.qk_dim; ++c) {
           float* to = grad_q_t_ + c * width_ + lane + v * kLanes;
@@ -445,8 +515,9 @@ class BackwardTile {
   std::int64_t block_k_;
   std::int64_t chunk_keys_;
   float* grad_q_t_ = nullptr;  // of the chunk at hand
-  std::int64_t width_;
   std::int64_t vectors_;
+  std::int64_t width_;  // rows in whole vectors: lines of dQ^T
+  std::int64_t line_;   // from one line of everything else with rows in lanes to the next
   std::int64_t k_stride_;
   bool features_;
   float scale_;  // its absolute value: the sign is in q
@@ -507,8 +578,8 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
   pack_keys<Unit>(owner, p.v, p.v_dim, range, v);
   pack_transposed<Unit>(owner, p.k, p.qk_dim, range, PackedRows{t.staged, t.qk_row}, t.k_t);
   const bool finite = all_finite(k, keys) && all_finite(v, keys);
-  std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * t.qk_lanes) * sizeof(float));
-  std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * t.v_lanes) * sizeof(float));
+  std::fill_n(t.grad_k, t.panels_size(t.qk_lanes), 0.0F);
+  std::fill_n(t.grad_v, t.panels_size(t.v_lanes), 0.0F);
 
   const core::Tiling tiling = query_tiling(p, plan, owner.s.q_length);
   const std::int64_t first_slot = own.splits == 1 ? 0 : first_grad_q_slot(p, plan, own.split);
@@ -524,18 +595,20 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
       }
     }
   }
-  auto store = [&](const core::View& view, const float* from, std::int64_t row, std::int64_t dim, float scale)
-                   TESSERA_BF16_ATTR {
-                     auto to = [&](std::int64_t j) TESSERA_BF16_ATTR {
-                       return owner.key_row<BFloat16>(view, range.begin + j);
-                     };
-                     for (std::int64_t j = 0; j < keys; ++j) {
-                       prefetch_row(to(std::min(j + 12, keys - 1)), dim);
-                       store_row_bf16(from + j * row, dim, scale, to(j));
-                     }
-                   };
-  if (p.has_grad_k) store(p.grad_k, t.grad_k, t.qk_lanes, p.qk_dim, static_cast<float>(std::abs(p.scale)));
-  if (p.has_grad_v) store(p.grad_v, t.grad_v, t.v_lanes, p.v_dim, 1.0F);
+  constexpr std::int64_t kPanel = kPanelLanes<Unit>;
+  auto store = [&](const core::View& view, const float* from, std::int64_t dim,
+                   float scale) TESSERA_BF16_ATTR {
+    auto to = [&](std::int64_t j)
+                  TESSERA_BF16_ATTR { return owner.key_row<BFloat16>(view, range.begin + j); };
+    for (std::int64_t j = 0; j < keys; ++j) {
+      prefetch_row(to(std::min(j + 12, keys - 1)), dim);
+      for (std::int64_t c = 0; c < dim; c += kPanel) {
+        store_row_bf16(from + c * t.keys + j * kPanel, std::min(dim - c, kPanel), scale, to(j) + c);
+      }
+    }
+  };
+  if (p.has_grad_k) store(p.grad_k, t.grad_k, p.qk_dim, static_cast<float>(std::abs(p.scale)));
+  if (p.has_grad_v) store(p.grad_v, t.grad_v, p.v_dim, 1.0F);
 }
 
 template <typename Unit>

@@ -13,6 +13,7 @@ struct Dot {
   static constexpr std::int64_t kDepth = 2;    // contractions are multiples of this
   static constexpr std::int64_t kRowStep = 2;  // rows of A that a product touches: a multiple of this
   static constexpr std::int64_t kStrip = 1;    // vectors of rows taken at once around the diagonal
+  static constexpr std::int64_t kPanel = 4;    // vectors of a panel of accumulators
   static constexpr bool kStoresSums = false;   // whether product() leaves its sums in memory
 
   // What a thread must do before and after it uses the unit.
@@ -45,23 +46,24 @@ struct Dot {
     for (; r < rows; r += 2) product_block<2, Vectors>(a + r * a_row, a_row, b, b_row, pairs, r, epilogue);
   }
 
-  // C = alpha C + A B for `rows` rows and `vectors` vectors; alpha is per lane, null: 1. range_of(r, count) gives
-  // the pairs that matter to rows r .. r + count.
+  // C += A B for `rows` rows and `vectors` vectors. range_of(r, count) gives the pairs that matter to rows
+  // r .. r + count.
   template <Walk W, typename RangeOf>
   static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
-                                    float* c, std::int64_t c_row, std::int64_t rows, std::int64_t vectors,
-                                    const float* alpha, const RangeOf& range_of) {
+                                    const Accumulators& c, std::int64_t rows, std::int64_t vectors,
+                                    const RangeOf& range_of) {
     std::int64_t v = 0;
     auto column = [&]<int Vectors, int Block>() TESSERA_BF16_ATTR {
-      const float* factor = alpha == nullptr ? nullptr : alpha + v * kLanes;
       const Pair* lines = b + v * kLanes;
+      Accumulators to = c;
+      to.data += v / kPanel * c.panel + v % kPanel * kLanes;
+      if (c.alpha != nullptr) to.alpha += v * kLanes;
       auto one = [&]<int Count>(std::int64_t r) TESSERA_BF16_ATTR {
         const core::Tile range = range_of(r, Count);
         const Pair* first = W == Walk::rows ? a + r * a_stride + range.begin : a + range.begin * a_stride + r;
         if (range.begin < range.end) {
           accumulate_block<W, Count, Vectors>(first, a_stride, lines + range.begin * b_row, b_row,
-                                              range.end - range.begin, c + r * c_row + v * kLanes, c_row,
-                                              factor);
+                                              range.end - range.begin, to, r);
         }
       };
       std::int64_t r = 0;
@@ -114,17 +116,17 @@ struct Dot {
 
   template <Walk W, int Rows, int Vectors>
   static HWY_NOINLINE void accumulate_block(const Pair* a, std::int64_t a_stride, const Pair* b,
-                                            std::int64_t b_row, std::int64_t pairs, float* c,
-                                            std::int64_t c_row, const float* alpha) {
+                                            std::int64_t b_row, std::int64_t pairs, const Accumulators& c,
+                                            std::int64_t row) {
     __m512 sum[Rows][Vectors];
     multiply<W>(sum, a, a_stride, b, b_row, pairs);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      const __m512 factor = alpha == nullptr ? _mm512_set1_ps(1.0F) : _mm512_loadu_ps(alpha + v * kLanes);
+      const __m512 factor = c.alpha == nullptr ? _mm512_set1_ps(1.0F) : _mm512_loadu_ps(c.alpha + v * kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r) {
-        float* to = c + r * c_row + v * kLanes;
-        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_loadu_ps(to), factor, sum[r][v]));
+        float* to = c.data + (row + r) * c.row + v * kLanes;
+        _mm512_storeu_ps(to, c.fresh ? sum[r][v] : _mm512_fmadd_ps(_mm512_loadu_ps(to), factor, sum[r][v]));
       }
     }
   }

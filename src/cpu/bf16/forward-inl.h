@@ -161,7 +161,7 @@ class ForwardTile {
       for (std::int64_t i = 0; i < lines; i += 2) {
         for (int v = 0; v < Vectors; ++v) {
           const float* from = t_.s + i * kWidth + v * kLanes;
-          _mm512_storeu_si512(t_.p + i / 2 * kWidth + v * kLanes,
+          _mm512_storeu_si512(probabilities<Vectors>(lines, v) + i / 2 * kPanelWidth<Vectors>,
                               to_pairs(_mm512_loadu_ps(from), _mm512_loadu_ps(from + kWidth)));
         }
       }
@@ -173,9 +173,13 @@ class ForwardTile {
       issue_pv_careful<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
     } else {
       const core::Tile all{0, lines / 2};
-      Unit::template accumulate<Walk::columns>(
-          values, v_stride_, t_.p, kWidth, t_.o + lane, width_, p_.v_dim, Vectors, raised ? alpha : nullptr,
-          [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
+      for (int v = 0; v < Vectors; v += static_cast<int>(kPanelWidth<Vectors> / kLanes)) {
+        const Accumulators outputs{t_.o + lane + v * kLanes, width_, kPanelLanes<Unit>,
+                                   raised ? alpha + v * kLanes : nullptr};
+        Unit::template accumulate<Walk::columns>(
+            values, v_stride_, probabilities<Vectors>(lines, v), kPanelWidth<Vectors>, outputs, p_.v_dim,
+            kPanelWidth<Vectors> / kLanes, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
+      }
     }
   }
 
@@ -207,6 +211,15 @@ class ForwardTile {
                 _mm512_storeu_ps(maximum + (vector + v) * kLanes, largest);
               }
             });
+  }
+
+  // P lies in panels as wide as accumulators', one after the other: pairs of vector v, kPanelWidth apart.
+  template <int Vectors>
+  static constexpr std::int64_t kPanelWidth = std::min<std::int64_t>(Vectors, Unit::kPanel) * kLanes;
+  template <int Vectors>
+  [[nodiscard]] Pair* probabilities(std::int64_t lines, int v) const {
+    constexpr std::int64_t kPanel = kPanelWidth<Vectors>;
+    return t_.p + round_down(v * kLanes, kPanel) * lines / 2 + v * kLanes % kPanel;
   }
 
   // Scores to units of log2.
@@ -244,8 +257,10 @@ class ForwardTile {
       total[v] = _mm512_setzero_ps();
     }
     float* s = t_.s;
-    Pair* p = t_.p;
-    for (std::int64_t i = 0; i < lines; i += 2, s += 2 * kWidth, p += kWidth) {
+    Pair* p[Vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) p[v] = probabilities<Vectors>(lines, v);
+    for (std::int64_t i = 0; i < lines; i += 2, s += 2 * kWidth) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
         const __m512 a = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(s + v * kLanes), largest[v]), c));
@@ -253,7 +268,8 @@ class ForwardTile {
             exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(s + kWidth + v * kLanes), largest[v]), c));
         total[v] = _mm512_add_ps(total[v], _mm512_add_ps(a, b));
         if constexpr (ToPairs) {
-          _mm512_storeu_si512(p + v * kLanes, to_pairs(a, b));
+          _mm512_storeu_si512(p[v], to_pairs(a, b));
+          p[v] += kPanelWidth<Vectors>;
         } else {
           _mm512_storeu_ps(s + v * kLanes, a);
           _mm512_storeu_ps(s + kWidth + v * kLanes, b);
@@ -279,7 +295,8 @@ class ForwardTile {
         for (std::int64_t i = 0; i < pairs; ++i) {
           const __m512i factor =
               _mm512_set1_epi32(static_cast<int>(Unit::transposed_pair(values, v_stride_, c, i)));
-          const __m512i p = _mm512_loadu_si512(t_.p + (i * Vectors + v) * kLanes);
+          const __m512i p =
+              _mm512_loadu_si512(probabilities<Vectors>(2 * pairs, v) + i * kPanelWidth<Vectors>);
           auto add = [&](__m512 x, __m512 probability) TESSERA_BF16_ATTR {
             const __mmask16 visible = _mm512_cmp_ps_mask(probability, _mm512_setzero_ps(), _CMP_NEQ_UQ);
             sum = _mm512_mask3_fmadd_ps(x, probability, sum, visible);

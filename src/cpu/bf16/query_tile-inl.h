@@ -31,10 +31,10 @@ struct QueryMemory {
         v_lanes(round_up(problem.v_dim, Unit::kStrip * kLanes)),
         q(arena.take<std::uint16_t>(rows * qk_row)),
         grad_out(arena.take<std::uint16_t>(rows * v_row)),
-        q_t(arena.take<Pair>(qk_row / 2 * rows)),
-        grad_out_t(arena.take<Pair>(v_row / 2 * rows)),
-        q_pairs(arena.take<Pair>(rows / 2 * qk_lanes)),
-        grad_out_pairs(arena.take<Pair>(rows / 2 * v_lanes)),
+        q_t(arena.take<Pair>(qk_row / 2 * line_stride(rows))),
+        grad_out_t(arena.take<Pair>(v_row / 2 * line_stride(rows))),
+        q_pairs(arena.take<Pair>(rows / 2 * line_stride(qk_lanes))),
+        grad_out_pairs(arena.take<Pair>(rows / 2 * line_stride(v_lanes))),
         lse(arena.take<float>(rows)),
         delta(arena.take<float>(rows)),
         finite(arena.take<bool>(1)) {}
@@ -78,10 +78,10 @@ class QueryTile {
       t_.delta[r] = delta_of(r);
     }
     *t_.finite = all_finite(q, count_) && all_finite(grad_out, count_);
-    transpose_pairs(q, width_, t_.q_t, width_);
-    transpose_pairs(grad_out, width_, t_.grad_out_t, width_);
-    interleave_rows(q, width_, t_.q_pairs, t_.qk_lanes);
-    interleave_rows(grad_out, width_, t_.grad_out_pairs, t_.v_lanes);
+    transpose_pairs(q, width_, t_.q_t, line_stride(width_));
+    transpose_pairs(grad_out, width_, t_.grad_out_t, line_stride(width_));
+    interleave_rows(q, width_, t_.q_pairs, line_stride(t_.qk_lanes));
+    interleave_rows(grad_out, width_, t_.grad_out_pairs, line_stride(t_.v_lanes));
   }
 
  private:

@@ -34,6 +34,24 @@ inline constexpr float kLog2E = 1.44269504088896340736F;
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t step) { return (x + step - 1) / step * step; }
 constexpr std::int64_t round_down(std::int64_t x, std::int64_t step) { return x / step * step; }
 
+// From one line of `lanes` 32-bit lanes (a multiple of 16) to the next: an odd number of 128 bytes, of as many 16-bit
+// elements an odd number of 64. Lines at a power of two fall into few sets of the first-level cache, which then
+// cannot hold a strip of them.
+constexpr std::int64_t line_stride(std::int64_t lanes) { return round_up(lanes - 32, 64) + 32; }
+
+// The result C of a product, fp32. Rows lie `row` apart; panels of Unit::kPanel vectors lie `panel` apart. What was
+// there is multiplied by `alpha`, per lane (null: 1), or, where it is `fresh`, by 0.
+template <typename Unit>
+inline constexpr std::int64_t kPanelLanes = Unit::kPanel* kLanes;
+
+struct Accumulators {
+  float* data;
+  std::int64_t row;
+  std::int64_t panel;
+  const float* alpha = nullptr;
+  bool fresh = false;
+};
+
 // 2^x: x = n + f with |f| <= 1/2 and a polynomial of degree 5 (2 ULP: less is enough for what becomes bf16, but not
 // for the sums behind an fp32 LSE). Exactly 0 for x <= -126, -infinity included, without an underflow (which some CPUs handle in microcode); NaN stays NaN.
 HWY_INLINE __m512 exp2(__m512 x) {
@@ -49,11 +67,25 @@ HWY_INLINE __m512 exp2(__m512 x) {
   return _mm512_maskz_scalef_ps(normal, y, n);
 }
 
-// Lane l of the result: (a[l], b[l]) as bf16, rounded to nearest even.
-HWY_INLINE __m512i to_pairs(__m512 a, __m512 b) {
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
-                                              23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return _mm512_permutexvar_epi16(interleave, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
+// a, then b, as bf16, rounded to nearest even.
+HWY_INLINE __m512i to_bf16(__m512 a, __m512 b) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+}
+
+// Lane l of the result: element l of each half.
+HWY_INLINE __m512i interleave(__m512i halves) {
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(order, halves);
+}
+
+// Lane l of the result: (a[l], b[l]) as bf16.
+HWY_INLINE __m512i to_pairs(__m512 a, __m512 b) { return interleave(to_bf16(a, b)); }
+
+// The two halves as 16 elements each at `line` and `line + stride`.
+HWY_INLINE void store_lines(__m512i halves, std::uint16_t* line, std::int64_t stride) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(line), _mm512_castsi512_si256(halves));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(line + stride), _mm512_extracti64x4_epi64(halves, 1));
 }
 
 // The two elements of every pair as fp32.

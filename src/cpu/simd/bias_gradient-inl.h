@@ -137,17 +137,17 @@ class BiasTile {
                                      if (!loaded) tile.template load_queries<T>();
                                      loaded = true;
                                      tile.recompute(part, true);
-                                     add_tile(part, tile.width());
+                                     add_tile(part, tile.width(), tile.line());
                                    });
   }
 
   // Rows that count for nothing (past the end, or with everything at -inf: their LSE is +inf here) may hold
   // 0 * NaN.
-  void add_tile(const core::Tile& part, std::int64_t width) {
+  void add_tile(const core::Tile& part, std::int64_t width, std::int64_t stride) {
     const Tag<A> d;
     const Vector<A> infinite = hn::Set(d, std::numeric_limits<A>::infinity());
     for (std::int64_t x = 0; x < part.end - part.begin; ++x) {
-      const A* ds = t_.tile.ds + x * width;
+      const A* ds = t_.tile.ds + x * stride;
       A* sum = t_.sum + (part.begin - keys_.begin + x) * tiling_.sum_row();
       for (std::int64_t lane = 0; lane < width; lane += lanes<A>()) {
         A* to = tiling_.all_rows ? sum : sum + lane;

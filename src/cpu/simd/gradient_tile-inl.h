@@ -46,21 +46,27 @@ constexpr std::int64_t whole_vectors(std::int64_t dim) {
   return (dim + lanes<A>() - 1) / lanes<A>() * lanes<A>();
 }
 
-// A tile of queries as the products want it.
+// From one row of queries to the next.
+template <typename A>
+constexpr std::int64_t row_stride(std::int64_t dim) {
+  return line_stride<A>(whole_vectors<A>(dim));
+}
+
+// A tile of queries as the products want it; lines of tile rows lie line_stride apart.
 template <typename A>
 struct QueryMemory {
-  A* q;            // tile rows x whole vectors of d_qk, scaled
-  A* grad_out;     // tile rows x whole vectors of d_v
+  A* q;            // tile rows x row_stride of d_qk, scaled
+  A* grad_out;     // tile rows x row_stride of d_v
   A* q_t;          // d_qk x tile rows
   A* grad_out_t;   // d_v x tile rows
   A *lse, *delta;  // per row
   bool* finite;    // whether q and grad_out are, everywhere
 
   QueryMemory(Arena& arena, const core::Problem& problem, std::int64_t rows)
-      : q(arena.take<A>(rows * whole_vectors<A>(problem.qk_dim))),
-        grad_out(arena.take<A>(rows * whole_vectors<A>(problem.v_dim))),
-        q_t(arena.take<A>(problem.qk_dim * rows)),
-        grad_out_t(arena.take<A>(problem.v_dim * rows)),
+      : q(arena.take<A>(rows * row_stride<A>(problem.qk_dim))),
+        grad_out(arena.take<A>(rows * row_stride<A>(problem.v_dim))),
+        q_t(arena.take<A>(problem.qk_dim * line_stride<A>(rows))),
+        grad_out_t(arena.take<A>(problem.v_dim * line_stride<A>(rows))),
         lse(arena.take<A>(rows)),
         delta(arena.take<A>(rows)),
         finite(arena.take<bool>(1)) {}
@@ -77,7 +83,7 @@ struct GradientMemory : QueryMemory<A> {
   GradientMemory(Arena& arena, const core::Problem& problem, std::int64_t block_k,
                  std::int64_t query_rows = gradient_tile_rows<A>())
       : QueryMemory<A>(arena, problem, query_rows) {
-    const std::int64_t block = block_k * gradient_tile_rows<A>();
+    const std::int64_t block = block_k * line_stride<A>(gradient_tile_rows<A>());
     p = arena.take<A>(block);
     ds = arena.take<A>(block);
     keep = arena.take<A>(problem.dropout ? block : 0);
@@ -106,16 +112,20 @@ class GradientTile {
         t_(memory),
         vectors_((count_ + lanes<A>() - 1) / lanes<A>()),
         width_(vectors_ * lanes<A>()),
+        line_(line_stride<A>(width_)),
         features_(has_features(head.p)) {}
 
-  // Rows in whole vectors: the stride of everything that has rows in lanes.
+  // Rows in whole vectors: dQ^T has lines as long as this.
   [[nodiscard]] std::int64_t width() const { return width_; }
+
+  // From one line of P^T and dS^T to the next.
+  [[nodiscard]] std::int64_t line() const { return line_; }
 
   // Q (scaled) and dO as rows and transposed, LSE and delta = rowsum(dO o O) - dLSE. Rows past the end repeat
   // the last one in the transposed form and have an LSE of +inf, like rows that saw nothing: their P is 0.
   template <typename T>
   void load_queries() {
-    const std::int64_t q_row = whole_vectors<A>(p_.qk_dim), out_row = whole_vectors<A>(p_.v_dim);
+    const std::int64_t q_row = row_stride<A>(p_.qk_dim), out_row = row_stride<A>(p_.v_dim);
     const auto scale = static_cast<A>(p_.scale);
     auto row_of = [&](std::int64_t r) { return std::min(rows_.begin + r, rows_.end - 1); };
     auto ask = [&](std::int64_t r) HWY_ATTR {
@@ -139,15 +149,15 @@ class GradientTile {
       t_.lse[r] = counts ? lse : std::numeric_limits<A>::infinity();
     });
     *t_.finite = all_finite(t_.q, width_ * q_row) && all_finite(t_.grad_out, width_ * out_row);
-    transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, width_);
-    transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, width_);
+    transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, line_);
+    transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, line_);
     use_queries();
   }
 
   // Instead of load_queries(), where the memory has them already.
   void use_queries() { careful_ = !block_.finite || !*t_.finite; }
 
-  // P^T (after dropout) and dS^T for keys of the block: one line of width() rows per key, 0 where a row does not
+  // P^T (after dropout) and dS^T for keys of the block: one line of rows per key, 0 where a row does not
   // see the key. With `before_cap`, dS is the gradient of the score after softcap, as a bias gets it.
   void recompute(const core::Tile& keys, bool before_cap) {
     before_cap_ = before_cap;
@@ -158,8 +168,8 @@ class GradientTile {
       return;
     }
     const std::int64_t count = keys.end - keys.begin;
-    std::memset(t_.p, 0, static_cast<std::size_t>(count * width_) * sizeof(A));
-    std::memset(t_.ds, 0, static_cast<std::size_t>(count * width_) * sizeof(A));
+    std::memset(t_.p, 0, static_cast<std::size_t>(count * line_) * sizeof(A));
+    std::memset(t_.ds, 0, static_cast<std::size_t>(count * line_) * sizeof(A));
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const core::Tile part = seen_by(v, keys);
       if (part.begin < part.end) {
@@ -191,12 +201,13 @@ class GradientTile {
       return core::Tile{begin, std::clamp<std::int64_t>(seen.end - rows_.begin, begin, count_)};
     };
     if (grad_v != nullptr) {
-      Accumulate<Walk::rows, A>(t_.p, width_, t_.grad_out, out_row, grad_v + offset * out_row, out_row,
-                                careful_)
+      Accumulate<Walk::rows, A>(t_.p, line_, t_.grad_out, row_stride<A>(p_.v_dim), grad_v + offset * out_row,
+                                out_row, careful_)
           .run(count, out_row / lanes<A>(), seeing);
     }
     if (grad_k != nullptr) {
-      Accumulate<Walk::rows, A>(t_.ds, width_, t_.q, q_row, grad_k + offset * q_row, q_row, careful_)
+      Accumulate<Walk::rows, A>(t_.ds, line_, t_.q, row_stride<A>(p_.qk_dim), grad_k + offset * q_row, q_row,
+                                careful_)
           .run(count, q_row / lanes<A>(), seeing);
     }
   }
@@ -217,7 +228,7 @@ class GradientTile {
     const std::int64_t lane = first_vector * lanes<A>();
     const core::Tile all{0, part.end - part.begin};
     Accumulate<Walk::columns, A>(block_.k + (part.begin - block_.keys.begin) * block_.k_row, block_.k_row,
-                                 t_.ds + (part.begin - keys.begin) * width_ + lane, width_, grad_q_t + lane,
+                                 t_.ds + (part.begin - keys.begin) * line_ + lane, line_, grad_q_t + lane,
                                  width_, careful_)
         .run(p_.qk_dim, vectors, [&](std::int64_t, std::int64_t) HWY_ATTR { return all; });
   }
@@ -237,17 +248,17 @@ class GradientTile {
   HWY_NOINLINE void score_gradients_of(const core::Tile& keys, const core::Tile& part,
                                        std::int64_t first_vector, bool masked) {
     const std::int64_t lane = first_vector * lanes<A>();
-    const std::int64_t at = (part.begin - keys.begin) * width_ + lane;
+    const std::int64_t at = (part.begin - keys.begin) * line_ + lane;
     const std::int64_t offset = part.begin - block_.keys.begin, count = part.end - part.begin;
     const bool separate = features_ || masked;
     const bool direct = !p_.dropout && !masked;  // dS comes straight from the accumulators
     for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
-      score_rows<kCount, Vectors>(block_.k + (offset + r) * block_.k_row, lane, t_.p + at + r * width_,
+      score_rows<kCount, Vectors>(block_.k + (offset + r) * block_.k_row, lane, t_.p + at + r * line_,
                                   !separate);
     });
     if (separate) {
-      const ScoreBlock<A> scores{t_.p + at, width_, Vectors, rows_.begin + lane, part};
+      const ScoreBlock<A> scores{t_.p + at, line_, Vectors, rows_.begin + lane, part};
       if (p_.has_bias) load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias + at);
       finish_scores<A>(head_, scores, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
                        p_.softcap != 0 ? t_.cap + at : nullptr);
@@ -255,14 +266,14 @@ class GradientTile {
     }
     for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
-      gradient_rows<kCount, Vectors>(block_.v + (offset + r) * block_.v_row, lane, at + r * width_, direct);
+      gradient_rows<kCount, Vectors>(block_.v + (offset + r) * block_.v_row, lane, at + r * line_, direct);
     });
     if (!direct) finish_gradients<Vectors>(part, at, lane);
     if (p_.softcap != 0 && !before_cap_) {
       const Tag<A> d;
       for (std::int64_t x = 0; x < count; ++x) {
         for (int v = 0; v < Vectors; ++v) {
-          const std::int64_t i = at + x * width_ + v * lanes<A>();
+          const std::int64_t i = at + x * line_ + v * lanes<A>();
           const Vector<A> ds = hn::LoadU(d, t_.ds + i);  // 0 also where a score that is not finite is hidden
           const Vector<A> product = hn::Mul(ds, hn::LoadU(d, t_.cap + i));
           hn::StoreU(hn::IfThenElseZero(hn::Ne(ds, hn::Zero(d)), product), d, t_.ds + i);
@@ -281,14 +292,14 @@ class GradientTile {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::Zero(d);
     }
-    multiply<Walk::rows>(sum, k, block_.k_row, t_.q_t + lane, width_, p_.qk_dim);
+    multiply<Walk::rows>(sum, k, block_.k_row, t_.q_t + lane, line_, p_.qk_dim);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       const Vector<A> lse = hn::LoadU(d, t_.lse + lane + v * lanes<A>());
 #pragma GCC unroll 8
       for (int r = 0; r < Count; ++r) {
         const Vector<A> x = probabilities ? exp_difference<A>(sum[r][v], lse) : sum[r][v];
-        hn::StoreU(x, d, to + r * width_ + v * lanes<A>());
+        hn::StoreU(x, d, to + r * line_ + v * lanes<A>());
       }
     }
   }
@@ -298,7 +309,7 @@ class GradientTile {
   void exponentiate(std::int64_t count, std::int64_t lane, A* s) {
     const Tag<A> d;
     const Vector<A> hidden = hn::Set(d, core::kMinusInfinity<A>);
-    for (std::int64_t x = 0; x < count; ++x, s += width_) {
+    for (std::int64_t x = 0; x < count; ++x, s += line_) {
       for (int v = 0; v < Vectors; ++v) {
         const Vector<A> lse = hn::LoadU(d, t_.lse + lane + v * lanes<A>());
         const Vector<A> score = hn::LoadU(d, s + v * lanes<A>());
@@ -319,12 +330,12 @@ class GradientTile {
 #pragma GCC unroll 8
       for (int r = 0; r < Count; ++r) sum[r][v] = direct ? hn::Neg(delta) : hn::Zero(d);
     }
-    multiply<Walk::rows>(sum, values, block_.v_row, t_.grad_out_t + lane, width_, p_.v_dim);
+    multiply<Walk::rows>(sum, values, block_.v_row, t_.grad_out_t + lane, line_, p_.v_dim);
 #pragma GCC unroll 8
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
-        const std::int64_t i = at + r * width_ + v * lanes<A>();
+        const std::int64_t i = at + r * line_ + v * lanes<A>();
         const Vector<A> x = direct ? hn::Mul(sum[r][v], hn::LoadU(d, t_.p + i)) : sum[r][v];
         hn::StoreU(x, d, t_.ds + i);
       }
@@ -339,13 +350,13 @@ class GradientTile {
     const std::int64_t count = part.end - part.begin;
     if (p_.dropout) {
       for (std::int64_t x = 0; x < count; ++x) {
-        std::fill_n(t_.keep + at + x * width_, Vectors * lanes<A>(), A{1});
+        std::fill_n(t_.keep + at + x * line_, Vectors * lanes<A>(), A{1});
       }
-      apply_dropout(head_, ScoreBlock<A>{t_.keep + at, width_, Vectors, rows_.begin + lane, part});
+      apply_dropout(head_, ScoreBlock<A>{t_.keep + at, line_, Vectors, rows_.begin + lane, part});
     }
     for (std::int64_t x = 0; x < count; ++x) {
       for (int v = 0; v < Vectors; ++v) {
-        const std::int64_t i = at + x * width_ + v * lanes<A>();
+        const std::int64_t i = at + x * line_ + v * lanes<A>();
         const Vector<A> p = hn::LoadU(d, t_.p + i);
         const Vector<A> delta = hn::LoadU(d, t_.delta + lane + v * lanes<A>());
         Vector<A> ds = hn::LoadU(d, t_.ds + i);
@@ -368,6 +379,7 @@ class GradientTile {
   const GradientMemory<A>& t_;
   std::int64_t vectors_;
   std::int64_t width_;
+  std::int64_t line_;
   bool features_;
   bool before_cap_ = false;
   bool careful_ = false;

@@ -317,6 +317,14 @@ HWY_INLINE bool all_finite(const A* x, std::int64_t count) {
 
 // ---- transposes ------------------------------------------------------------------------------------------
 
+// From one line of `count` elements to the next, in elements: a cache line more than they have where they would lie 512
+// bytes or a multiple apart. A strip of such lines falls into few sets of the first-level cache, which cannot hold it.
+template <typename A>
+constexpr std::int64_t line_stride(std::int64_t count) {
+  constexpr std::int64_t kSize = sizeof(A);
+  return count * kSize % 512 == 0 ? count + 64 / kSize : count;
+}
+
 // A square of 128-bit vectors: kSquare x kSquare elements.
 template <typename A>
 inline constexpr std::int64_t kSquare = 16 / sizeof(A);
@@ -351,8 +359,11 @@ HWY_INLINE void transpose(const A* HWY_RESTRICT from, std::int64_t from_row, std
                           std::int64_t columns, A* HWY_RESTRICT to, std::int64_t to_row) {
   constexpr std::int64_t kSide = kSquare<A>;
   const std::int64_t full_rows = rows / kSide * kSide, full_columns = columns / kSide * kSide;
-  for (std::int64_t r = 0; r < full_rows; r += kSide) {
-    for (std::int64_t c = 0; c < full_columns; c += kSide) {
+  // The shorter side inside: its lines stay in the cache until they are full.
+  const bool wide = full_columns > full_rows;
+  for (std::int64_t x = 0; x < std::max(full_rows, full_columns); x += kSide) {
+    for (std::int64_t y = 0; y < std::min(full_rows, full_columns); y += kSide) {
+      const std::int64_t r = wide ? y : x, c = wide ? x : y;
       transpose_square(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
     }
   }
