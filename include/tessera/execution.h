@@ -43,7 +43,9 @@ struct Workspace {
 /// Where and with what a call runs. The default: all cores, a pool of the library's own, default memory.
 /// A result never depends on anything in here.
 struct Execution {
-  int threads = 0;               ///< CPU threads; 0: as many as the machine (or the executor) has.
+  /// CPU threads. 0: as many as the executor has. The library's pool has one for every CPU that the process may use by
+  /// its affinity and its cgroups' quota. It asks once, in the first call; where that changes later, set the number here.
+  int threads = 0;
   Executor* executor = nullptr;  ///< The caller's threads; null: the library's pool.
   void* stream = nullptr;        ///< The cudaStream_t to launch on (CUDA only).
   Workspace workspace{};         ///< Workspace the caller lends; empty: taken from the allocator.

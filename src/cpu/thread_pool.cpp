@@ -8,6 +8,8 @@
 #include <new>
 #include <system_error>
 
+#include "cpu/cores.h"
+
 namespace tessera::cpu {
 namespace {
 
@@ -23,8 +25,6 @@ std::atomic<ThreadPool*>& current_pool() {
 }
 
 }  // namespace
-
-int available_cores() noexcept { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 ThreadPool& ThreadPool::instance() { return *current_pool(); }
 

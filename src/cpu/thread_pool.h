@@ -63,7 +63,4 @@ class ThreadPool final : public Executor {
   bool stopping_ = false;
 };
 
-// The number of cores this process may use, at least 1.
-int available_cores() noexcept;
-
 }  // namespace tessera::cpu
