@@ -24,11 +24,6 @@ namespace {
 // Queries that share a key/value head.
 std::int64_t rows_per_head(const core::Problem& p) { return p.kv_heads == 0 ? 0 : p.q_length * p.group(); }
 
-// cpu.flash2 has the queries of one head in its lanes: with few of them most of its work is wasted, whatever
-// the group. Measured in fp32: over 8192 keys 16 queries take half the time here, 48 as long; over 64 keys 16
-// queries take as long.
-constexpr std::int64_t kMaxQueries = 16;
-
 // Bytes of K and V of one head in a split: long enough that merging costs nothing, short enough that a few
 // thousand keys occupy many threads.
 constexpr std::int64_t kSplitBytes = 512 << 10;
@@ -107,9 +102,9 @@ std::string decode_limits(const core::Problem&) {
 }
 
 std::string decode_yields(const core::Problem& p) {
-  if (p.q_length <= kMaxQueries) return {};
-  return core::concat("is for at most ", kMaxQueries, " queries", p.packed ? " in the longest sequence" : "",
-                      "; here ", p.q_length);
+  if (p.q_length <= kMostDecodeQueries) return {};
+  return core::concat("is for at most ", kMostDecodeQueries, " queries",
+                      p.packed ? " in the longest sequence" : "", "; here ", p.q_length);
 }
 
 registry::Configuration decode_configuration(const core::Problem& p, int workers) {
