@@ -574,19 +574,20 @@ TEST_F(Gpu, NoInputOutwitsSpeculation) {
   }
 }
 
+// Entries that fill the GPU together, and do not alone.
 TEST_F(Gpu, RowsDoNotDependOnTheBatch) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     Case all({.dtype = dtype,
-              .batch = 3,
-              .q_length = 130,
+              .batch = 17,
+              .q_length = 300,
               .k_length = 200,
               .qk_dim = 64,
               .v_dim = 64,
               .right = 0});
     reference::run(all, kernel);
     const ForceKernel forced(kernel);
-    for (std::int64_t b = 0; b < 3; ++b) {
-      Case alone(all.spec());
+    const Case alone(all.spec());
+    for (const std::int64_t b : {0, 8, 16}) {
       auto entry = [&](const Tensor& tensor) { return slice(tensor, 0, b, 1); };
       auto entries = [&](const ForwardTensors& t) {
         return ForwardTensors{

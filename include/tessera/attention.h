@@ -109,7 +109,16 @@ struct BackwardTensors {
 
 /// Computes attention. Outputs are fully overwritten; a row that sees no key gives 0 and an LSE of -infinity.
 ///
-/// Bitwise reproducible; a row's result does not depend on what else is in the batch, nor on `execution`.
+/// **Reproducible.** The same call on the same device gives the same bits, whatever `execution` says. A row of `out`
+/// and `lse` depends on its own head of its own sequence alone: it has the same bits whatever other batch entries,
+/// packed sequences and heads are in the call, and however many. So a shard by batch or by heads gives the bits of the
+/// whole. Kernel, tiles and the order of sums follow from the lengths of the sequence, head_dim, type, mask, the
+/// options in use and the device, on GPUs also from strides and alignment. On GPUs there are two exceptions:
+/// - The lengths of packed sequences are not known to the host. A packed sequence has the bits of the same sequence
+///   packed alone, which may differ from those of a plain batch. (On the CPU they are the same.)
+/// - The products of `Algorithm::standard` are cuBLAS's, which chooses by the shape of the whole call. Its bits may
+///   depend on the number of heads, on the batch in backward, and on the longest of packed sequences.
+///
 /// On the CPU the call returns when the result is there; on a GPU work is queued on `execution.stream`.
 /// Throws Error; outputs are untouched unless the code is device_failure.
 TESSERA_API void forward(const Attention& attention, const ForwardTensors& tensors,
@@ -118,7 +127,11 @@ TESSERA_API void forward(const Attention& attention, const ForwardTensors& tenso
 /// Computes the gradients of `forward` by recomputation, from q, k, v, out and lse of the same description.
 /// Probabilities come from `lse` and `out` as given, also where they belong to a longer row of which the call
 /// sees a shard: the gradients of the shards then add up to those of the whole.
-/// The same promises hold; on GPUs bitwise reproducible when `attention.deterministic` is set.
+///
+/// **Reproducible**, with the promise and the exceptions of `forward`; on GPUs when `attention.deterministic` is set.
+/// A row of `grad_q` depends on its own head of its own sequence alone. A row of `grad_k` and `grad_v` is a sum over
+/// the query heads of its group, so a shard by heads gives the bits of the whole where it keeps groups together.
+/// `grad_bias` is a sum over all that the bias was broadcast to, and depends on all of that.
 TESSERA_API void backward(const Attention& attention, const BackwardTensors& tensors,
                           const Execution& execution = {});
 

@@ -397,14 +397,16 @@ typedef struct tsr_execution {
 // --- the calls ----------------------------------------------------------------------------------------
 
 /// Computes attention. Outputs are fully overwritten; a row that sees no key gives 0 and an LSE of
-/// -infinity. Bitwise reproducible; a row's result does not depend on what else is in the batch, nor on
-/// `execution`. On the CPU the call returns when the result is there; on a GPU work is queued on the stream.
+/// -infinity. Bitwise reproducible; a row depends on its own head of its own sequence alone, not on what else is
+/// in the call, nor on `execution` (tessera::forward in attention.h lists two exceptions on GPUs). On the CPU the
+/// call returns when the result is there; on a GPU work is queued on the stream.
 /// `attention` and `execution` may be null: the defaults.
 TESSERA_API tsr_status tsr_forward(const tsr_attention* attention, const tsr_forward_tensors* tensors,
                                    const tsr_execution* execution);
 
 /// Computes the gradients of tsr_forward by recomputation, from q, k, v, out and lse of the same
-/// description. The same promises hold; on GPUs bitwise reproducible when `deterministic` is set.
+/// description. The same promises hold, on GPUs when `deterministic` is set; gradients of keys and values are sums
+/// over the query heads of a group, the gradient of a bias is one over all that it was broadcast to.
 /// `attention` and `execution` may be null: the defaults.
 TESSERA_API tsr_status tsr_backward(const tsr_attention* attention, const tsr_backward_tensors* tensors,
                                     const tsr_execution* execution);

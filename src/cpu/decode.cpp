@@ -24,11 +24,6 @@ namespace {
 // Queries that share a key/value head.
 std::int64_t rows_per_head(const core::Problem& p) { return p.kv_heads == 0 ? 0 : p.q_length * p.group(); }
 
-// cpu.flash2 has the queries of one head in its lanes: with few of them most of its work is wasted, whatever
-// the group. Measured in fp32: over 8192 keys 16 queries take half the time here, 48 as long; over 64 keys 16
-// queries take as long.
-constexpr std::int64_t kMaxQueries = 16;
-
 // Bytes of K and V of one head in a split: long enough that merging costs nothing, short enough that a few
 // thousand keys occupy many threads.
 constexpr std::int64_t kSplitBytes = 512 << 10;
@@ -107,9 +102,9 @@ bool decode_limits(const core::Problem&, core::Reason reason) {
 }
 
 bool decode_yields(const core::Problem& p, core::Reason reason) {
-  return p.q_length > kMaxQueries &&
-         reason.give("is for at most ", kMaxQueries, " queries", p.packed ? " in the longest sequence" : "",
-                     "; here ", p.q_length);
+  return p.q_length > kMostDecodeQueries &&
+         reason.give("is for at most ", kMostDecodeQueries, " queries",
+                     p.packed ? " in the longest sequence" : "", "; here ", p.q_length);
 }
 
 registry::Configuration decode_configuration(const core::Problem& p, int workers) {

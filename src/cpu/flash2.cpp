@@ -54,11 +54,10 @@ std::int64_t asked_keys_per_step() {
   return keys;
 }
 
-// Keys per step: K, V and the scores of a step within half of the second-level cache; where vectors would wait for
-// that, the scores within half of the first. Products of bf16 take half the bytes and gain by longer steps. A row's
-// sums grow step by step: with more than 2048 of them, uniform rows of a million keys miss the contract in fp32.
-std::int64_t keys_per_step(const core::Problem& p, std::int64_t tile_rows) {
-  if (const std::int64_t asked = asked_keys_per_step(); asked != 0) return asked;
+// Keys per step that the caches suggest: K, V and the scores of a step within half of the second-level cache; where
+// vectors would wait for that, the scores within half of the first. Products of bf16 take half the bytes and gain by
+// longer steps.
+std::int64_t fitting_keys(const core::Problem& p, std::int64_t tile_rows) {
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
   const Target target = target_for(active_target(), p.dtype);
   const bool bf16 = target == Target::avx512_bf16 || target == Target::amx;
@@ -67,9 +66,7 @@ std::int64_t keys_per_step(const core::Problem& p, std::int64_t tile_rows) {
   if (!bf16 && has_two_wide_multipliers()) {
     fitting = std::min(fitting, static_cast<std::int64_t>(caches().l1) / 2 / (element * tile_rows));
   }
-  constexpr std::int64_t kMostSteps = 2048;
-  fitting = std::max(fitting, p.k_length / kMostSteps);
-  return std::clamp<std::int64_t>(fitting / 32 * 32, 64, 512);
+  return fitting;
 }
 
 // Rows are copied where they are not contiguous accumulators; but contiguity does not pay for itself when
@@ -82,7 +79,9 @@ bool copies(const core::Problem& p, const core::View& view, std::int64_t dim, st
 ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, int workers) {
   ForwardPlan plan;
   plan.tile_rows = engine.tile_rows(p.dtype == DType::fp64);
-  plan.block_k = keys_per_step(p, plan.tile_rows);
+  plan.asked_keys = asked_keys_per_step();
+  plan.fitting_keys = fitting_keys(p, plan.tile_rows);
+  plan.block_k = plan.keys_per_step(p.k_length);
   plan.copy_k = copies(p, p.k, p.qk_dim, plan.tile_rows);
   plan.copy_v = copies(p, p.v, p.v_dim, plan.tile_rows);
   const core::Tiling tiling{p.q_length, plan.tile_rows, p.blocks ? p.blocks.block_q : 0};
@@ -97,14 +96,6 @@ ForwardPlan forward_plan(const core::Problem& p, const ForwardEngine& engine, in
   return plan;
 }
 
-// Chunks of keys decide in which order dQ is summed, and so must not depend on the number of threads or batch entries. Under a
-// causal mask the first cost most: where heads are few, twice as many, longest first, give every worker the same (1 % slower
-// where one or two workers do all of it).
-constexpr std::int64_t kMinChunkKeys = 256;
-constexpr std::int64_t kMaxChunks = 16;
-constexpr std::int64_t kChunkGrain = 64;
-constexpr std::int64_t kFewHeads = 8;
-
 // Heads that make full rounds of the workers have one task each. The rest are split so that each worker has a few
 // tasks of them; each split costs a partial dQ.
 constexpr std::int64_t kSplitTasksPerWorker = 2;
@@ -118,15 +109,12 @@ BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine,
   plan.block_k = asked_keys_per_step() != 0 ? asked_keys_per_step() : 128;
   plan.copy_k = copies(p, p.k, p.qk_dim, plan.tile_rows);
   plan.copy_v = copies(p, p.v, p.v_dim, plan.tile_rows);
-  while (plan.chunks < kMaxChunks && p.k_length >= 2 * plan.chunks * kMinChunkKeys) plan.chunks *= 2;
-  const bool causal = p.right != core::kUnbounded && p.left == core::kUnbounded;
-  if (plan.chunks == kMaxChunks && causal && p.kv_heads < kFewHeads) plan.chunks *= 2;
-  const std::int64_t even = (p.k_length + plan.chunks - 1) / plan.chunks;
-  plan.chunk_keys = std::max<std::int64_t>((even + kChunkGrain - 1) / kChunkGrain, 1) * kChunkGrain;
+  plan.causal = p.right != core::kUnbounded && p.left == core::kUnbounded;
+  const std::int64_t chunks = key_chunks(p.k_length, plan.causal).count;
   const std::int64_t heads = p.batch * p.kv_heads;
   plan.whole = heads / workers * workers;
   const std::int64_t rest = heads - plan.whole;
-  while (plan.splits < plan.chunks && rest * plan.splits < kSplitTasksPerWorker * workers) plan.splits *= 2;
+  while (plan.splits < chunks && rest * plan.splits < kSplitTasksPerWorker * workers) plan.splits *= 2;
   if (plan.splits == 1 || rest == 0) plan.whole = heads;
   return plan;
 }
@@ -183,15 +171,23 @@ std::string flash2_forward_details(const core::Problem& p, const registry::Confi
 
 void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
                     const registry::Resources& resources) {
+  if (forward_engine_for(p) == nullptr) return portable::flash2_forward(p, configuration, resources);
+  flash2_forward_longer_than(p, configuration, resources, 0);
+}
+
+void flash2_forward_longer_than(const core::Problem& p, const registry::Configuration& configuration,
+                                const registry::Resources& resources, std::int64_t queries) {
   const ForwardEngine* engine = forward_engine_for(p);
-  if (engine == nullptr) return portable::flash2_forward(p, configuration, resources);
   const ForwardPlan plan = forward_plan(p, *engine, configuration.workers);
   const std::size_t bytes = configuration.workspace_bytes / static_cast<std::size_t>(configuration.workers);
   for (int worker = 0; worker < configuration.workers; ++worker) {
     std::memset(resources.workspace + bytes * static_cast<std::size_t>(worker), 0, sizeof(std::int64_t));
   }
-  parallel_for(*resources.executor, configuration.workers, task_count(plan, p.batch * p.q_heads),
+  const std::int64_t heads = p.batch * p.q_heads;
+  parallel_for(*resources.executor, configuration.workers, task_count(plan, heads),
                [&](std::int64_t task, int worker) {
+                 if (core::sequence(p, task_of(plan, heads, task).head / p.q_heads).q_length <= queries)
+                   return;
                  engine->run_task(p, plan, task,
                                   resources.workspace + bytes * static_cast<std::size_t>(worker));
                });

@@ -16,6 +16,9 @@ std::string flash2_backward_details(const core::Problem& p, const registry::Conf
 
 void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
                     const registry::Resources& resources);
+// The same, but passes over the sequences of at most so many queries.
+void flash2_forward_longer_than(const core::Problem& p, const registry::Configuration& configuration,
+                                const registry::Resources& resources, std::int64_t queries);
 void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
                      const registry::Resources& resources);
 

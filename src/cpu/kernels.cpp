@@ -3,6 +3,7 @@
 #include "cpu/decode.h"
 #include "cpu/flash1.h"
 #include "cpu/flash2.h"
+#include "cpu/packed.h"
 #include "cpu/standard.h"
 
 namespace tessera::cpu {
@@ -24,6 +25,18 @@ constexpr Kernel kKernels[] = {
         .details = decode_details,
         .run = decode_forward,
         .yields = decode_yields,
+    },
+    {
+        .name = "cpu.packed",
+        .algorithm = Algorithm::flash2,
+        .direction = Direction::forward,
+        .device = DeviceType::cpu,
+        .priority = 105,
+        .features = Features::all(),
+        .limits = packed_limits,
+        .configure = packed_configuration,
+        .details = packed_details,
+        .run = packed_forward,
     },
     {
         .name = "cpu.flash2",

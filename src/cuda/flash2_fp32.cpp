@@ -88,17 +88,20 @@ bool fits(const DeviceLimits& device, std::size_t bytes) {
   return bytes <= static_cast<std::size_t>(device.shared_memory);
 }
 
-// Large tiles when they fit and give every multiprocessor one.
+// Large tiles where they fit and the sequence has more queries than a small one holds. The instances sum in different
+// orders, so neither batch nor heads may decide: a call that has fewer large tiles than the GPU has multiprocessors is
+// slower for that. The lengths of packed sequences are on the device; they always get large tiles.
 ForwardConfig forward_config_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
                                 Instance& instance) {
   instance = flash2_fp32_featured(p) ? Instance::featured : Instance::large;
   const ForwardConfig c = fp32::forward_config(multiply, dim_of(p), instance);
   if (instance == Instance::featured) return c;
-  const core::Tiling tiling{p.q_length, c.block_q(), p.blocks ? p.blocks.block_q : 0};
-  const bool fills = p.batch * p.q_heads * tiling.count() >= device.multiprocessors;
-  if (fills && fits(device, c.shared_memory())) return c;
+  const ForwardConfig small = fp32::forward_config(multiply, dim_of(p), Instance::plain);
+  const bool one_is_enough = !p.packed && p.q_length <= small.block_q();
+  const bool cut_by_blocks = p.blocks && p.blocks.block_q <= small.block_q();
+  if (!one_is_enough && !cut_by_blocks && fits(device, c.shared_memory())) return c;
   instance = Instance::plain;
-  return fp32::forward_config(multiply, dim_of(p), instance);
+  return small;
 }
 
 // Whether one pass gives all gradients, adding to dQ by atomics.

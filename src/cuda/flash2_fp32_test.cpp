@@ -9,25 +9,27 @@ namespace {
 
 #if TESSERA_HAVE_CUDA
 
-Plan plan_of(int capability, std::int64_t dim, Direction direction, std::int64_t batch = 64,
+Plan plan_of(int capability, std::int64_t dim, Direction direction, std::int64_t q_length = 1024,
              bool deterministic = false) {
   const cuda::AssumedGpu gpu(capability);
-  const Shapes shapes{.batch = batch, .q_length = 1024, .k_length = 1024, .q_heads = 16, .qk_dim = dim};
+  const Shapes shapes{.batch = 64, .q_length = q_length, .k_length = 1024, .q_heads = 16, .qk_dim = dim};
   return plan({.deterministic = deterministic}, shapes, Device::cuda(0), direction);
 }
 
-TEST(CudaFlash2Fp32, LargeTilesWhereTheyFitAndFillTheGpu) {
+TEST(CudaFlash2Fp32, LargeTilesWhereTheyFitAndOneSmallTileIsNotEnough) {
   struct Case {
     int capability;
-    std::int64_t dim, batch, block_q, block_k;
+    std::int64_t dim, q_length, block_q, block_k;
   };
-  for (const Case& c : {Case{90, 64, 64, 256, 64}, Case{90, 128, 64, 256, 32}, Case{90, 256, 64, 128, 32},
-                        Case{80, 128, 64, 256, 32}, Case{80, 256, 64, 64, 16}, Case{86, 64, 64, 256, 64},
-                        Case{86, 128, 64, 128, 32}, Case{90, 64, 1, 128, 32}, Case{90, 128, 1, 128, 32}}) {
-    const Plan chosen = plan_of(c.capability, c.dim, Direction::forward, c.batch);
+  for (const Case& c :
+       {Case{90, 64, 1024, 256, 64}, Case{90, 128, 1024, 256, 32}, Case{90, 256, 1024, 128, 32},
+        Case{80, 128, 1024, 256, 32}, Case{80, 256, 1024, 64, 16}, Case{86, 64, 1024, 256, 64},
+        Case{86, 128, 1024, 128, 32}, Case{90, 64, 129, 256, 64}, Case{90, 64, 128, 128, 32},
+        Case{90, 128, 128, 128, 32}, Case{90, 256, 65, 128, 32}, Case{90, 256, 64, 64, 16}}) {
+    const Plan chosen = plan_of(c.capability, c.dim, Direction::forward, c.q_length);
     EXPECT_EQ(chosen.kernel, "cuda.flash2");
-    EXPECT_EQ(chosen.block_q, c.block_q) << c.capability << " " << c.dim << " " << c.batch;
-    EXPECT_EQ(chosen.block_k, c.block_k) << c.capability << " " << c.dim << " " << c.batch;
+    EXPECT_EQ(chosen.block_q, c.block_q) << c.capability << " " << c.dim << " " << c.q_length;
+    EXPECT_EQ(chosen.block_k, c.block_k) << c.capability << " " << c.dim << " " << c.q_length;
   }
 }
 
@@ -35,7 +37,7 @@ TEST(CudaFlash2Fp32, OnePassForAllGradientsUnlessDeterministic) {
   auto fused = [](const Plan& plan) { return plan.details.find("in one pass") != std::string::npos; };
   for (const std::int64_t dim : {64, 128, 256}) {
     EXPECT_TRUE(fused(plan_of(90, dim, Direction::backward))) << dim;
-    EXPECT_FALSE(fused(plan_of(90, dim, Direction::backward, 64, true))) << dim;
+    EXPECT_FALSE(fused(plan_of(90, dim, Direction::backward, 1024, true))) << dim;
     EXPECT_EQ(fused(plan_of(86, dim, Direction::backward)), dim == 64) << dim;
   }
 }

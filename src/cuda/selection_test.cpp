@@ -371,6 +371,74 @@ TEST(CudaSelection, EveryKernelPlansOnEveryGpuOrSaysWhyNot) {
   }
 }
 
+// What a plan says of how sums are ordered: all but how many heads advance together.
+std::string summation(const Plan& plan) {
+  std::string text = plan.kernel + " " + std::to_string(plan.block_q) + " x " + std::to_string(plan.block_k) +
+                     ", " + std::to_string(plan.shared_memory_bytes) + " bytes: " + plan.details;
+  const std::size_t last_line = std::min(text.rfind('\n'), text.size());
+  for (const char* order : {"heads together", "head by head", "first"}) {
+    if (text.find(order, last_line) != std::string::npos) text.resize(last_line);
+  }
+  return text;
+}
+
+// A row does not depend on what else is in the call: neither batch nor heads choose a kernel, an instance or tiles.
+TEST(CudaSelection, NeitherBatchNorHeadsDecide) {
+  struct Sizes {
+    std::int64_t q_length, k_length, dim;
+  };
+  const Sizes all_sizes[] = {
+      {1, 1000, 64}, {64, 64, 33}, {130, 4096, 128}, {300, 256, 256}, {1024, 1024, 64}};
+  auto expect_one = [](const std::string& kernel, const Sizes& sizes, DType dtype, const Attention& attention,
+                       Direction direction) {
+    const reference::ForceKernel forced(kernel);
+    std::string first;
+    for (const auto& [batch, heads] : {std::pair{1, 1}, {64, 1}, {1, 64}, {64, 64}}) {
+      const Shapes shapes{.batch = batch,
+                          .q_length = sizes.q_length,
+                          .k_length = sizes.k_length,
+                          .q_heads = heads,
+                          .qk_dim = sizes.dim,
+                          .dtype = dtype};
+      Attention planned = attention;
+      if (attention.mask.lengths.count != 0) planned.mask.lengths.count = batch;
+      std::string text;
+      try {
+        text = summation(plan(planned, shapes, Device::cuda(0), direction));
+      } catch (const Error&) {
+        text = "refused";  // for its type, or because the kernel has no such direction: for every size
+      }
+      if (first.empty()) first = text;
+      EXPECT_EQ(text, first) << kernel << " batch " << batch << " heads " << heads << " q_length "
+                             << sizes.q_length;
+    }
+  };
+  std::vector<std::string> names = {""};
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.device == DeviceType::cuda && kernel.name != names.back()) names.push_back(kernel.name);
+  }
+  for (const int capability : cuda::AssumedGpu::known()) {
+    const cuda::AssumedGpu gpu(capability);
+    for (const bool packed : {false, true}) {
+      for (const Mask& mask : {Mask{}, Mask{.right = 0}, Mask{.left = 100, .right = 0}}) {
+        Attention attention{.mask = mask};
+        if (packed) attention.mask.lengths.count = 1;
+        for (const bool deterministic : {false, true}) {
+          attention.deterministic = deterministic;
+          for (const DType dtype : {DType::fp32, DType::bf16}) {
+            for (const Sizes& sizes : all_sizes) {
+              for (const std::string& kernel : names) {
+                expect_one(kernel, sizes, dtype, attention, Direction::backward);
+                if (!deterministic) expect_one(kernel, sizes, dtype, attention, Direction::forward);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaSelection, UnknownCapabilitiesAreRefused) {
   EXPECT_TRUE(contains(refusal([] { cuda::AssumedGpu gpu(61); }, ErrorCode::invalid_argument),
                        "capability is 61; it must be one of 75, "));

@@ -48,12 +48,12 @@ struct BackwardScratch : QueryMemory<Unit> {
   BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan)
       : QueryMemory<Unit>(arena, problem, plan.whole > 0 ? kBackwardRows : 0) {
     constexpr std::int64_t kTile = kBackwardRows, kLine = line_stride(kTile);
-    const BackwardTask longest = task_of(plan, problem.batch * problem.kv_heads, 0);
-    keys = padded_keys<Unit>(longest.range(plan, problem.k_length).end);
+    const TaskKeys largest = largest_task(problem, plan);
+    keys = padded_keys<Unit>(largest.range.end);
     const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
     const std::int64_t block = lines * kLine;
     const bool features = has_features(problem) || problem.dropout;
-    grad_q_t = arena.take<float>(tree_levels(longest.chunks) * qk_row * kTile);
+    grad_q_t = arena.take<float>(tree_levels(largest.chunks) * qk_row * kTile);
     grad_q = arena.take<float>(plan.whole > 0 ? kTile * problem.qk_dim : 0);
     p = arena.take<std::uint16_t>(block);
     ds = arena.take<std::uint16_t>(block);
@@ -89,29 +89,30 @@ struct BackwardScratch : QueryMemory<Unit> {
 template <typename Unit>
 class BackwardTile {
  public:
-  BackwardTile(const Head& head, core::Tile rows, core::Tile range, bool finite,
+  // `non_finite`: bit c says that chunk c of the task's keys has a NaN or an infinity.
+  BackwardTile(const Head& head, core::Tile rows, const TaskKeys& own, std::uint32_t non_finite,
                const BackwardScratch<Unit>& scratch, const BackwardPlan& plan)
       : head_(head),
         p_(head.p),
         rows_(rows),
         count_(rows.end - rows.begin),
-        range_(range),
+        own_(own),
+        range_(own.range),
         t_(scratch),
         block_k_(plan.block_k),
-        chunk_keys_(plan.chunk_keys),
         vectors_(round_up(count_, Unit::kStrip * kLanes) / kLanes),
         width_(vectors_ * kLanes),
         line_(line_stride(width_)),
         k_stride_(Unit::transposed_stride(scratch.qk_row)),
         features_(has_features(head.p) || head.p.dropout),
         scale_(static_cast<float>(std::abs(head.p.scale))),
-        careful_(!finite || !*scratch.finite) {}
+        non_finite_(non_finite) {}
 
   // dQ^T (not yet scaled, for q times the sign of the scale) into `to`, where some of the rows see some of the range;
   // the levels of the tree of sums lie at `spare`. Adds to dK and dV of the range.
-  void run(std::int64_t first_key, std::int64_t chunks, float* to, float* spare) {
+  void run(float* to, float* spare) {
     auto visit = [&](std::int64_t key, float* at) TESSERA_BF16_ATTR { return visit_chunk(key, at); };
-    sum_chunks(first_key, chunks, chunk_keys_, t_.qk_row * width_, to, spare, visit);
+    sum_chunks(range_.begin, own_.chunks, own_.chunk_keys, t_.qk_row * width_, to, spare, visit);
   }
 
   // dQ^T has rows of queries in lines as long as this.
@@ -124,10 +125,11 @@ class BackwardTile {
   bool visit_chunk(std::int64_t first_key, float* to) {
     bool visited = false;
     grad_q_t_ = to;
+    careful_ = !*t_.finite || (non_finite_ >> ((first_key - range_.begin) / own_.chunk_keys) & 1) != 0;
     core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
                             [&](core::Tile keys) TESSERA_BF16_ATTR {
                               keys.begin = std::max(keys.begin, first_key);
-                              keys.end = std::min(keys.end, first_key + chunk_keys_);
+                              keys.end = std::min(keys.end, first_key + own_.chunk_keys);
                               if (keys.begin >= keys.end) return;
                               step(keys, !visited);
                               visited = true;
@@ -510,10 +512,10 @@ class BackwardTile {
   const core::Problem& p_;
   core::Tile rows_;
   std::int64_t count_;
+  TaskKeys own_;
   core::Tile range_;
   const BackwardScratch<Unit>& t_;
   std::int64_t block_k_;
-  std::int64_t chunk_keys_;
   float* grad_q_t_ = nullptr;  // of the chunk at hand
   std::int64_t vectors_;
   std::int64_t width_;  // rows in whole vectors: lines of dQ^T
@@ -521,24 +523,25 @@ class BackwardTile {
   std::int64_t k_stride_;
   bool features_;
   float scale_;  // its absolute value: the sign is in q
-  bool careful_;
+  std::uint32_t non_finite_;
+  bool careful_ = false;
 };
 
 // A tile of a head that is not split: writes its dQ.
 template <typename Unit>
-void whole_tile(const Head& head, const core::Tile& rows, const core::Tile& range, bool finite,
-                const BackwardScratch<Unit>& t, const BackwardPlan& plan, const BackwardTask& own) {
+void whole_tile(const Head& head, const core::Tile& rows, const TaskKeys& own, std::uint32_t non_finite,
+                const BackwardScratch<Unit>& t, const BackwardPlan& plan) {
   const core::Problem& p = head.p;
   auto grad_q = [&](std::int64_t r)
                     TESSERA_BF16_ATTR { return head.query_row<BFloat16>(p.grad_q, rows.begin + r); };
   const std::int64_t count = rows.end - rows.begin;
-  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range)) {
+  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, own.range)) {
     for (std::int64_t r = 0; r < count && p.has_grad_q; ++r) std::fill_n(grad_q(r), p.qk_dim, BFloat16{});
     return;
   }
   QueryTile<Unit>(head, rows, t).load_queries();
-  BackwardTile<Unit> tile(head, rows, range, finite, t, plan);
-  tile.run(own.first_key, own.chunks, t.grad_q_t, t.grad_q_t + t.qk_row * tile.width());
+  BackwardTile<Unit> tile(head, rows, own, non_finite, t, plan);
+  tile.run(t.grad_q_t, t.grad_q_t + t.qk_row * tile.width());
   if (!p.has_grad_q) return;
   transpose(t.grad_q_t, tile.width(), p.qk_dim, tile.width(), t.grad_q, p.qk_dim);
   for (std::int64_t r = 0; r < count; ++r) prefetch_row(grad_q(r), p.qk_dim);
@@ -549,17 +552,32 @@ void whole_tile(const Head& head, const core::Tile& rows, const core::Tile& rang
 
 // A tile of a split head, from its slot: leaves dQ^T in `grad_q`.
 template <typename Unit>
-void split_tile(const Head& head, const core::Tile& rows, const core::Tile& range, bool finite,
-                const BackwardScratch<Unit>& t, const BackwardPlan& plan, const BackwardTask& own,
-                std::byte* queries, std::byte* grad_q) {
+void split_tile(const Head& head, const core::Tile& rows, const TaskKeys& own, std::uint32_t non_finite,
+                const BackwardScratch<Unit>& t, const BackwardPlan& plan, std::byte* queries,
+                std::byte* grad_q) {
   const core::Problem& p = head.p;
-  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range)) return;
+  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, own.range)) return;
   Arena slot(queries);
   const BackwardScratch<Unit> scratch = t.with(QueryMemory<Unit>(slot, p, plan.slot_rows));
-  BackwardTile<Unit> tile(head, rows, range, finite, scratch, plan);
+  BackwardTile<Unit> tile(head, rows, own, non_finite, scratch, plan);
   float* to = p.has_grad_q ? reinterpret_cast<float*>(grad_q) : t.grad_q_t;
   float* spare = p.has_grad_q ? t.grad_q_t : t.grad_q_t + t.qk_row * tile.width();
-  tile.run(own.first_key, own.chunks, to, spare);
+  tile.run(to, spare);
+}
+
+// Bit c: chunk c has a NaN or an infinity. By chunks, because the products that keep them away round differently, and
+// which chunks a task has depends on the number of threads.
+inline std::uint32_t non_finite_chunks(const PackedRows& k, const PackedRows& v, const TaskKeys& own) {
+  static_assert(2 * kMaxChunks <= 32);
+  const std::int64_t keys = own.range.end - own.range.begin;
+  std::uint32_t chunks = 0;
+  for (std::int64_t c = 0, begin = 0; begin < keys; ++c, begin += own.chunk_keys) {
+    const std::int64_t count = std::min(own.chunk_keys, keys - begin);
+    const bool finite = all_finite(PackedRows{k.data + begin * k.row, k.row}, count) &&
+                        all_finite(PackedRows{v.data + begin * v.row, v.row}, count);
+    if (!finite) chunks |= 1U << c;
+  }
+  return chunks;
 }
 
 template <typename Unit>
@@ -571,13 +589,14 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
   const BackwardTask own = task_of(plan, p.batch * p.kv_heads, task);
   const std::int64_t first_head = own.head % p.kv_heads * p.group();
   const Head owner(p, own.head / p.kv_heads, first_head);
-  const core::Tile range = own.range(plan, owner.s.k_length);
+  const TaskKeys own_keys = task_keys(plan, own.split, own.splits, owner.s.k_length);
+  const core::Tile range = own_keys.range;
   const std::int64_t keys = range.end - range.begin;
   const PackedRows k{t.k, t.qk_row}, v{t.v, t.v_row};
   pack_keys<Unit>(owner, p.k, p.qk_dim, range, k);
   pack_keys<Unit>(owner, p.v, p.v_dim, range, v);
   pack_transposed<Unit>(owner, p.k, p.qk_dim, range, PackedRows{t.staged, t.qk_row}, t.k_t);
-  const bool finite = all_finite(k, keys) && all_finite(v, keys);
+  const std::uint32_t non_finite = non_finite_chunks(k, v, own_keys);
   std::fill_n(t.grad_k, t.panels_size(t.qk_lanes), 0.0F);
   std::fill_n(t.grad_v, t.panels_size(t.v_lanes), 0.0F);
 
@@ -588,9 +607,9 @@ void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::in
     const std::int64_t query_head = (own.head - plan.whole) * p.group() + g;
     for (std::int64_t i = 0; i < tiling.count(); ++i) {
       if (own.splits == 1) {
-        whole_tile<Unit>(head, tiling[i], range, finite, t, plan, own);
+        whole_tile<Unit>(head, tiling[i], own_keys, non_finite, t, plan);
       } else {
-        split_tile<Unit>(head, tiling[i], range, finite, t, plan, own, slots.queries_of(query_head, i),
+        split_tile<Unit>(head, tiling[i], own_keys, non_finite, t, plan, slots.queries_of(query_head, i),
                          slots.grad_q_of(query_head, first_slot + i));
       }
     }

@@ -360,7 +360,7 @@ void run_forward_task(const core::Problem& p, const ForwardPlan& plan, std::int6
   }
   const core::Tiling tiling{head.s.q_length, kForwardRows, p.blocks ? p.blocks.block_q : 0};
   for (std::int64_t t = own.first_tile; t < std::min(own.end_tile, tiling.count()); ++t) {
-    ForwardTile<Unit> tile(head, tiling[t], scratch, plan.block_k);
+    ForwardTile<Unit> tile(head, tiling[t], scratch, plan.keys_per_step(head.s.k_length));
     if (!tile.run(false)) tile.run(true);
   }
 }

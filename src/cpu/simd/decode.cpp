@@ -100,6 +100,7 @@ class DecodeTask {
     Step step{first * split_steps, 0};
     if (!sees(step)) step = next(step);
     for (std::int64_t split = first; split < end; ++split) {
+      computed_ = {0, rows_};
       for (std::int64_t h = 0; h < heads_; ++h) clear(partial(h, split));
       const std::int64_t split_end = std::min((split + 1) * split_steps, end_step_);
       while (step.index < split_end) {
@@ -108,7 +109,9 @@ class DecodeTask {
         step = ahead;
       }
       for (std::int64_t h = 0; h < heads_; ++h) {
-        if (!finite(partial(h, split))) compute_carefully(h, split, split_end);
+        for (std::int64_t r = 0; r < rows_; ++r) {
+          if (!finite(partial(h, split), r)) compute_carefully(h, split, split_end, r);
+        }
       }
     }
   }
@@ -172,26 +175,29 @@ class DecodeTask {
     return reinterpret_cast<T*>(t_.q) + (head * rows_ + row) * p_.qk_dim;
   }
 
+  // The rows that are computed now.
   void clear(const PartialRows<A>& rows) const {
-    std::fill_n(rows.maximum, rows_, std::numeric_limits<A>::lowest());
-    std::fill_n(rows.sum, rows_, A{0});
-    std::memset(rows.out, 0, static_cast<std::size_t>(rows_ * plan_.padded_v_dim) * sizeof(A));
+    const std::int64_t count = computed_.end - computed_.begin;
+    std::fill_n(rows.maximum + computed_.begin, count, std::numeric_limits<A>::lowest());
+    std::fill_n(rows.sum + computed_.begin, count, A{0});
+    std::memset(rows.out + computed_.begin * plan_.padded_v_dim, 0,
+                static_cast<std::size_t>(count * plan_.padded_v_dim) * sizeof(A));
   }
 
-  bool finite(const PartialRows<A>& rows) const {
+  bool finite(const PartialRows<A>& rows, std::int64_t r) const {
     const Tag<A> d;
     Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      for (std::int64_t c = 0; c < v_.padded(); c += lanes<A>()) {
-        check = hn::MulAdd(hn::LoadU(d, rows.out + r * plan_.padded_v_dim + c), hn::Zero(d), check);
-      }
+    for (std::int64_t c = 0; c < v_.padded(); c += lanes<A>()) {
+      check = hn::MulAdd(hn::LoadU(d, rows.out + r * plan_.padded_v_dim + c), hn::Zero(d), check);
     }
     return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
   }
 
   // A NaN or infinity among the values may have reached a row that does not see it, as 0 * NaN: once more,
-  // with a product that leaves out zeros.
-  void compute_carefully(std::int64_t head, std::int64_t split, std::int64_t split_end) {
+  // with a product that leaves out zeros. This row alone: the product rounds differently, and what is not finite in one
+  // query head must not change a bit of another.
+  void compute_carefully(std::int64_t head, std::int64_t split, std::int64_t split_end, std::int64_t row) {
+    computed_ = {row, row + 1};
     clear(partial(head, split));
     for (std::int64_t i = split * plan_.split_keys / plan_.step_keys; i < split_end; ++i) {
       const Step step{i, head};
@@ -205,7 +211,7 @@ class DecodeTask {
     Prefetch during_qk, during_pv;
     if (!careful) plan_prefetches(step, ahead, during_qk, during_pv);
     issue_qk(step, keys, during_qk);
-    for (std::int64_t r = 0; r < rows_; ++r) finish_row(step, keys, r, rows);
+    for (std::int64_t r = computed_.begin; r < computed_.end; ++r) finish_row(step, keys, r, rows);
     issue_pv(step, keys, rows, during_pv, careful);
   }
 
@@ -252,10 +258,16 @@ class DecodeTask {
     return view.row<const T>(s_.tensor_batch, first_head_ + head, s_.k_begin + key);
   }
 
-  // s = q k for all rows, a block of rows at a time; the first one fetches what comes next.
+  template <typename Body>
+  HWY_INLINE void for_each_computed_block(const Body& body) const {
+    for_each_block_of_rows<A>(computed_.end - computed_.begin,
+                              [&](auto count, std::int64_t r) HWY_ATTR { body(count, computed_.begin + r); });
+  }
+
+  // s = q k for the rows, a block of them at a time; the first one fetches what comes next.
   void issue_qk(const Step& step, const core::Tile& keys, Prefetch& ahead) {
     const Keys<T> k{key_row(p_.k, step.head, keys.begin), p_.k.row_stride, keys.end - keys.begin};
-    for_each_block_of_rows<A>(rows_, [&](auto count, std::int64_t r) HWY_ATTR {
+    for_each_computed_block([&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
       A* s = t_.s + r * plan_.step_keys;
       if constexpr (kHasBf16) {
@@ -309,7 +321,7 @@ class DecodeTask {
   void issue_pv(const Step& step, const core::Tile& keys, const PartialRows<A>& rows, Prefetch& ahead,
                 bool careful) {
     const Keys<T> v{key_row(p_.v, step.head, keys.begin), p_.v.row_stride, keys.end - keys.begin};
-    for_each_block_of_rows<A>(rows_, [&](auto count, std::int64_t r) HWY_ATTR {
+    for_each_computed_block([&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
       const ValueBlock<A> block{t_.s + r * plan_.step_keys, plan_.step_keys, t_.alpha + r,
                                 rows.out + r * plan_.padded_v_dim, plan_.padded_v_dim};
@@ -332,6 +344,7 @@ class DecodeTask {
   std::int64_t first_head_;
   std::int64_t heads_;
   std::int64_t rows_;
+  core::Tile computed_{};  // of the rows: all of them, or one that is computed again
   Slots<A> qk_, v_;
   core::VisibleRange visible_;  // to any row
   bool masked_;

@@ -51,9 +51,9 @@ struct BackwardScratch {
 
   BackwardScratch(Arena& arena, const core::Problem& p, const BackwardPlan& plan)
       : tile(arena, p, plan.block_k, plan.whole > 0 ? gradient_tile_rows<A>() : 0) {
-    const BackwardTask longest = task_of(plan, p.batch * p.kv_heads, 0);
-    const std::int64_t keys = longest.range(plan, p.k_length).end;
-    grad_q_t = arena.take<A>(tree_levels(longest.chunks) * p.qk_dim * gradient_tile_rows<A>());
+    const TaskKeys largest = largest_task(p, plan);
+    const std::int64_t keys = largest.range.end;
+    grad_q_t = arena.take<A>(tree_levels(largest.chunks) * p.qk_dim * gradient_tile_rows<A>());
     k = plan.copy_k ? arena.take<A>(keys * p.qk_dim) : nullptr;
     v = plan.copy_v ? arena.take<A>(keys * p.v_dim) : nullptr;
     grad_k = arena.take<A>(keys * whole_vectors<A>(p.qk_dim));
@@ -65,13 +65,13 @@ struct BackwardScratch {
 // levels of the tree of sums lie at `spare`. Adds to dK and dV.
 template <typename A>
 void backward_tile(const Head& head, const core::Tile& rows, GradientTile<A>& tile,
-                   const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own, A* to,
+                   const BackwardScratch<A>& t, const BackwardPlan& plan, const TaskKeys& own, A* to,
                    A* spare) {
   const core::Problem& p = head.p;
   const std::int64_t size = p.qk_dim * tile.width();
   auto visit = [&](std::int64_t first_key, A* grad_q_t) HWY_ATTR {
     bool visited = false;
-    const core::Tile chunk{first_key, std::min(first_key + plan.chunk_keys, head.s.k_length)};
+    const core::Tile chunk{first_key, std::min(first_key + own.chunk_keys, head.s.k_length)};
     if (chunk.begin >= chunk.end) return visited;
     core::for_each_key_tile_within(p, head.s, head.q_head, rows.begin, rows.end, chunk, plan.block_k,
                                    [&](const core::Tile& part) HWY_ATTR {
@@ -83,13 +83,13 @@ void backward_tile(const Head& head, const core::Tile& rows, GradientTile<A>& ti
                                    });
     return visited;
   };
-  sum_chunks(own.first_key, own.chunks, plan.chunk_keys, size, to, spare, visit);
+  sum_chunks(own.range.begin, own.chunks, own.chunk_keys, size, to, spare, visit);
 }
 
 // A tile of a head that is not split: writes its dQ.
 template <typename T, typename A = core::Accumulator<T>>
 void whole_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& range,
-                const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own) {
+                const BackwardScratch<A>& t, const BackwardPlan& plan, const TaskKeys& own) {
   const core::Problem& p = head.p;
   auto grad_q = [&](std::int64_t r) HWY_ATTR { return head.query_row<T>(p.grad_q, rows.begin + r); };
   const std::int64_t count = rows.end - rows.begin;
@@ -113,7 +113,7 @@ void whole_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& ran
 // A tile of a split head, from its slot: leaves dQ^T in `grad_q`.
 template <typename A>
 void split_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& range,
-                const BackwardScratch<A>& t, const BackwardPlan& plan, const BackwardTask& own,
+                const BackwardScratch<A>& t, const BackwardPlan& plan, const TaskKeys& own,
                 std::byte* queries, std::byte* grad_q) {
   const core::Problem& p = head.p;
   if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range.keys)) return;
@@ -135,7 +135,8 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
   const BackwardTask own = task_of(plan, p.batch * p.kv_heads, task);
   const std::int64_t first_head = own.head % p.kv_heads * p.group();
   const Head owner(p, own.head / p.kv_heads, first_head);
-  KeyBlock<A> range = key_block<T>(owner, own.range(plan, owner.s.k_length), t.k, t.v);
+  const TaskKeys own_keys = task_keys(plan, own.split, own.splits, owner.s.k_length);
+  KeyBlock<A> range = key_block<T>(owner, own_keys.range, t.k, t.v);
   range.finite = all_finite(range, p);
   const std::int64_t keys = range.keys.end - range.keys.begin;
   const std::int64_t q_row = whole_vectors<A>(p.qk_dim), out_row = whole_vectors<A>(p.v_dim);
@@ -149,9 +150,9 @@ void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_
     const std::int64_t query_head = (own.head - plan.whole) * p.group() + g;
     for (std::int64_t i = 0; i < tiling.count(); ++i) {
       if (own.splits == 1) {
-        whole_tile<T>(head, tiling[i], range, t, plan, own);
+        whole_tile<T>(head, tiling[i], range, t, plan, own_keys);
       } else {
-        split_tile<A>(head, tiling[i], range, t, plan, own, slots.queries_of(query_head, i),
+        split_tile<A>(head, tiling[i], range, t, plan, own_keys, slots.queries_of(query_head, i),
                       slots.grad_q_of(query_head, first_slot + i));
       }
     }

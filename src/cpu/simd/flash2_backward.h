@@ -1,6 +1,7 @@
 // cpu.flash2, backward, on vectors: how a problem is cut, and the entry points of each instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,34 +11,73 @@
 
 namespace tessera::cpu {
 
-// Keys are cut into chunks, a power of two of them that depends on the problem alone, and a dQ is always summed
-// over its chunks as the same binary tree. A task owns all chunks of a key/value head, or an aligned power of two
-// of them: which, is free, and no result depends on it.
+// The keys of a sequence are cut into chunks, a power of two of them, and a dQ is always summed over its chunks as the
+// same binary tree. The cut follows from the sequence's own length and the mask alone: neither the sequences beside it,
+// nor heads, batch or threads change a bit. A task owns all chunks of a key/value head, or an aligned power of two of
+// them: which, is free, and no result depends on it.
+struct KeyChunks {
+  std::int64_t count = 1;
+  std::int64_t keys = 0;  // of each; the last ones may be empty
+};
+
+inline constexpr std::int64_t kMinChunkKeys = 256;
+inline constexpr std::int64_t kMaxChunks = 16;
+inline constexpr std::int64_t kChunkGrain = 64;
+
+// Under a causal mask the first chunks cost most: twice as many of a long sequence, longest first, give every worker the
+// same where heads are few (1 % slower where one worker does all of them).
+inline KeyChunks key_chunks(std::int64_t k_length, bool causal) {
+  KeyChunks chunks;
+  while (chunks.count < kMaxChunks && k_length >= 2 * chunks.count * kMinChunkKeys) chunks.count *= 2;
+  if (chunks.count == kMaxChunks && causal) chunks.count *= 2;
+  const std::int64_t even = (k_length + chunks.count - 1) / chunks.count;
+  chunks.keys = std::max<std::int64_t>((even + kChunkGrain - 1) / kChunkGrain, 1) * kChunkGrain;
+  return chunks;
+}
+
 struct BackwardPlan {
-  std::int64_t tile_rows = 0;   // queries per tile, at most
-  std::int64_t slot_rows = 0;   // the longest tile that there is, in whole vectors
-  std::int64_t block_k = 0;     // keys per step
-  std::int64_t chunk_keys = 0;  // keys per chunk
-  std::int64_t chunks = 1;      // chunks per head
-  std::int64_t whole = 0;       // the first heads (of batch * kv_heads) have one task each,
-  std::int64_t splits = 1;      // the others so many
-  bool copy_k = false;          // K is copied to contiguous accumulators
+  std::int64_t tile_rows = 0;  // queries per tile, at most
+  std::int64_t slot_rows = 0;  // the longest tile that there is, in whole vectors
+  std::int64_t block_k = 0;    // keys per step
+  bool causal = false;         // the mask's part in the cut into chunks
+  std::int64_t whole = 0;      // the first heads (of batch * kv_heads) have one task each,
+  std::int64_t splits = 1;  // the others so many: a power of two, at most the chunks of the longest sequence
+  bool copy_k = false;      // K is copied to contiguous accumulators
   bool copy_v = false;
 };
+
+// The keys of a task in one sequence.
+struct TaskKeys {
+  core::Tile range;
+  std::int64_t chunks = 1;
+  std::int64_t chunk_keys = 0;
+};
+
+// The keys of a split of a split head (`splits` 1: all of them), in a sequence of so many. A sequence of fewer chunks than
+// splits has none for the last ones.
+inline TaskKeys task_keys(const BackwardPlan& plan, std::int64_t split, std::int64_t splits,
+                          std::int64_t k_length) {
+  const KeyChunks all = key_chunks(k_length, plan.causal);
+  const std::int64_t chunks = std::max<std::int64_t>(all.count / splits, 1);
+  const std::int64_t begin = split * chunks * all.keys, end = begin + chunks * all.keys;
+  return {{std::min(begin, k_length), std::min(end, k_length)}, chunks, all.keys};
+}
+
+// What a task needs room for: the keys of the longest sequence that it gets. A packed sequence of fewer chunks than splits
+// has a whole one in each, of up to 512 keys.
+inline TaskKeys largest_task(const core::Problem& p, const BackwardPlan& plan) {
+  TaskKeys largest = task_keys(plan, 0, plan.whole > 0 ? 1 : plan.splits, p.k_length);
+  if (p.packed) {
+    largest.range.end = std::min(std::max(largest.range.end, 2 * kMinChunkKeys), p.k_length);
+  }
+  return largest;
+}
 
 // One task of a plan.
 struct BackwardTask {
   std::int64_t head = 0;    // of batch * kv_heads
   std::int64_t split = 0;   // of the head
   std::int64_t splits = 1;  // 1: the task has all keys and writes dQ; else it writes a partial dQ
-  std::int64_t chunks = 1;  // of the task
-  std::int64_t first_key = 0;
-
-  // The task's keys in a sequence of so many.
-  [[nodiscard]] core::Tile range(const BackwardPlan& plan, std::int64_t k_length) const {
-    const std::int64_t end = first_key + chunks * plan.chunk_keys;
-    return {first_key < k_length ? first_key : k_length, end < k_length ? end : k_length};
-  }
 };
 
 inline std::int64_t task_count(const BackwardPlan& plan, std::int64_t heads) {
@@ -46,22 +86,14 @@ inline std::int64_t task_count(const BackwardPlan& plan, std::int64_t heads) {
 
 // Whole heads come first, then the splits: those with the first keys, which most queries see, before the others.
 inline BackwardTask task_of(const BackwardPlan& plan, std::int64_t heads, std::int64_t task) {
-  if (task < plan.whole || heads == plan.whole) return {task, 0, 1, plan.chunks, 0};  // none: no heads
-  const std::int64_t rest = heads - plan.whole, split = (task - plan.whole) / rest;
-  const std::int64_t chunks = plan.chunks / plan.splits;
-  return {plan.whole + (task - plan.whole) % rest, split, plan.splits, chunks,
-          split * chunks * plan.chunk_keys};
+  if (task < plan.whole || heads == plan.whole) return {task, 0, 1};  // none: no heads
+  const std::int64_t rest = heads - plan.whole;
+  return {plan.whole + (task - plan.whole) % rest, (task - plan.whole) / rest, plan.splits};
 }
 
 // The tiles of queries of a sequence.
 inline core::Tiling query_tiling(const core::Problem& p, const BackwardPlan& plan, std::int64_t q_length) {
   return {q_length, plan.tile_rows, p.blocks ? p.blocks.block_q : 0};
-}
-
-// The keys of a split of a split head, in a sequence of so many.
-inline core::Tile split_range(const BackwardPlan& plan, std::int64_t split, std::int64_t k_length) {
-  const std::int64_t chunks = plan.chunks / plan.splits;
-  return BackwardTask{0, split, plan.splits, chunks, split * chunks * plan.chunk_keys}.range(plan, k_length);
 }
 
 // The tiles of queries, first to last, that may see a split: under a causal mask those from its first key on. Packed
@@ -70,7 +102,7 @@ inline core::Tile seeing_tiles(const core::Problem& p, const BackwardPlan& plan,
   const core::Tiling tiling = query_tiling(p, plan, p.q_length);
   if (p.packed) return {0, tiling.count()};
   const core::Sequence s = core::sequence(p, 0);
-  const core::Tile keys = split_range(plan, split, s.k_length);
+  const core::Tile keys = task_keys(plan, split, plan.splits, s.k_length).range;
   const core::VisibleRange rows = core::visible_range(s.band.transposed(), keys.begin, keys.end, s.q_length);
   if (rows.empty()) return {0, 0};
   return {tiling.index_of(rows.begin), tiling.index_of(rows.end - 1) + 1};

@@ -87,7 +87,7 @@ void forward_task(const core::Problem& p, const ForwardPlan& plan, std::int64_t 
   const core::Tiling tiling{head.s.q_length, query_rows<A>(), p.blocks ? p.blocks.block_q : 0};
   for (std::int64_t t = own.first_tile; t < std::min(own.end_tile, tiling.count()); ++t) {
     auto run = [&](bool careful) HWY_ATTR {
-      return forward_tile<T>(head, tiling[t], keys, scratch, plan.block_k, careful);
+      return forward_tile<T>(head, tiling[t], keys, scratch, plan.keys_per_step(head.s.k_length), careful);
     };
     if (!run(false)) run(true);
   }

@@ -1,6 +1,7 @@
 // cpu.flash2, forward, on vectors: how a problem is cut, and the entry points of each instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,14 +11,25 @@
 namespace tessera::cpu {
 
 struct ForwardPlan {
-  std::int64_t tile_rows = 0;    // queries per tile: the lanes of a few vectors
-  std::int64_t block_k = 0;      // keys per step
-  std::int64_t tiles = 1;        // of the longest sequence
-  std::int64_t whole = 0;        // the first heads (of batch * q_heads) have one task each,
-  std::int64_t chunks = 1;       // the others so many,
-  std::int64_t chunk_tiles = 1;  // of so many tiles
-  bool copy_k = false;           // K is copied to contiguous accumulators
+  std::int64_t tile_rows = 0;     // queries per tile: the lanes of a few vectors
+  std::int64_t block_k = 0;       // keys per step of the longest sequence, which has the most
+  std::int64_t asked_keys = 0;    // by TESSERA_BLOCK_K; 0: none are
+  std::int64_t fitting_keys = 0;  // that the caches suggest for a step
+  std::int64_t tiles = 1;         // of the longest sequence
+  std::int64_t whole = 0;         // the first heads (of batch * q_heads) have one task each,
+  std::int64_t chunks = 1;        // the others so many,
+  std::int64_t chunk_tiles = 1;   // of so many tiles
+  bool copy_k = false;            // K is copied to contiguous accumulators
   bool copy_v = false;
+
+  // Keys per step of a sequence, which follow from its own length. A row's sums grow step by step: with more than 2048
+  // of them, uniform rows of a million keys miss the contract in fp32.
+  [[nodiscard]] std::int64_t keys_per_step(std::int64_t k_length) const {
+    if (asked_keys != 0) return asked_keys;
+    constexpr std::int64_t kMostSteps = 2048;
+    const std::int64_t fitting = std::max(fitting_keys, k_length / kMostSteps);
+    return std::clamp<std::int64_t>(fitting / 32 * 32, 64, 512);
+  }
 };
 
 // One task of a plan: some tiles of queries of one head.

@@ -69,7 +69,8 @@ HWY_INLINE void for_each_row_block(std::int64_t count, const Body& body, std::in
 }
 
 // C (rows x vectors) += A B with the register block above. A is walked as W says; `careful` leaves
-// out the zeros of A (W = rows) or of B (W = columns), so that a NaN on the other side does not spread.
+// out the zeros of A (W = rows) or of B (W = columns), so that a NaN on the other side does not spread. Finite sums have
+// the same bits with and without: which of the two a sum gets may depend on the number of threads.
 template <Walk W, typename A>
 class Accumulate {
  public:
@@ -147,10 +148,10 @@ class Accumulate {
         if (W == Walk::rows && factor == 0) continue;
         for (int x = 0; x < Vectors; ++x) {
           const Vector<A> line = hn::LoadU(d, b + k * b_row_ + x * lanes<A>());
-          const Vector<A> term = hn::Mul(hn::Set(d, factor), line);
+          const Vector<A> with_term = hn::MulAdd(hn::Set(d, factor), line, sum[i][x]);
           const bool zeros_of_line = W == Walk::columns;
           sum[i][x] =
-              hn::Add(sum[i][x], zeros_of_line ? hn::IfThenZeroElse(hn::Eq(line, hn::Zero(d)), term) : term);
+              zeros_of_line ? hn::IfThenElse(hn::Eq(line, hn::Zero(d)), sum[i][x], with_term) : with_term;
         }
       }
     }

@@ -118,7 +118,7 @@ void reduce_part(const core::Problem& p, const BackwardPlan& plan, std::int64_t 
     const core::Tile seeing = seeing_tiles(p, plan, split);
     const std::int64_t slot = before + tile - seeing.begin;
     before += seeing.end - seeing.begin;
-    const core::Tile keys = split_range(plan, split, head.s.k_length);
+    const core::Tile keys = task_keys(plan, split, plan.splits, head.s.k_length).range;
     if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, keys)) return PartialSum<A>{};
     return PartialSum<A>{reinterpret_cast<const A*>(slots.grad_q_of(query_head, slot)) + first, stride};
   };
