@@ -9,10 +9,6 @@
 
 namespace tessera::cuda {
 
-// What the kernel lacks for a problem on a GPU with such limits; empty: nothing.
-std::string flash1_limits_on(const DeviceLimits& limits, const core::Problem& p);
-std::string flash1_sm75_limits_on(const DeviceLimits& limits, const core::Problem& p);
-
 std::string flash1_limits(const core::Problem& p);
 registry::Configuration flash1_configuration(const core::Problem& p, int workers);
 std::string flash1_details(const core::Problem& p, const registry::Configuration& configuration);

@@ -1,8 +1,6 @@
 // Which backward kernels serve what on which GPU: choose_backward is a pure function, and needs no GPU.
 #include <gtest/gtest.h>
 
-#if TESSERA_HAVE_CUDA
-
 #include "cuda/flash2_backward.h"
 #include "cuda/host/devices.h"
 
@@ -32,7 +30,7 @@ core::Problem with_variant(core::Problem p, Variant variant) {
 
 // A kernel that serves such a problem on the device.
 void expect_fits(const BackwardKernel& kernel, Variant variant, int head_dim, const DeviceLimits& device) {
-  EXPECT_NE(kernel.kernel, nullptr);
+  EXPECT_EQ(kernel.kernel != nullptr, TESSERA_HAVE_CUDA != 0);
   EXPECT_GE(kernel.head_dim, head_dim);
   EXPECT_GE(kernel.variant, variant);
   EXPECT_LE(kernel.shared_memory, device.shared_memory);
@@ -177,10 +175,8 @@ TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   p.batch = std::int64_t{1} << 26;
   p.q_length = p.k_length = 1 << 12;
   const BackwardChoice choice = choose_backward(flash2::backward_family_fp16(), device_limits(0), p);
-  EXPECT_EQ(choice.why, "more than 2^31 - 1 tiles do not fit into a grid");
+  EXPECT_NE(choice.why.find("more than a grid holds, 2^31 - 1"), std::string::npos) << choice.why;
 }
 
 }  // namespace
 }  // namespace tessera::cuda
-
-#endif

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#if TESSERA_HAVE_CUDA
-
 namespace tessera::cuda {
 namespace {
 
@@ -77,5 +75,3 @@ TEST(HopperBackwardConfig, WhatCannotRunIsNotValid) {
 
 }  // namespace
 }  // namespace tessera::cuda
-
-#endif

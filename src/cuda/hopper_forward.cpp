@@ -1,7 +1,5 @@
 #include "cuda/hopper_forward.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -41,11 +39,15 @@ std::array<Operand, 4> operands(const core::Problem& p) {
           Operand{"out", p.out, {p.v_dim, q_rows, p.q_heads, batch}}};
 }
 
+#if TESSERA_HAVE_CUDA
+
 // Numbers that no other data is likely to be: loader.cuh looks for them in memory that nobody has cleared.
 unsigned long long launch_number() {
   static std::atomic<unsigned long long> launches{0};
   return (++launches * 0x9E3779B97F4A7C15ULL) | 1;
 }
+
+#endif
 
 Schedule schedule_of(const Config& c, const core::Problem& p) {
   return hopper_schedule(c, p, device_limits(p.device.index).multiprocessors);
@@ -86,6 +88,8 @@ std::size_t hopper_workspace(const Schedule& schedule) {
   return arena.used();
 }
 
+#if TESSERA_HAVE_CUDA
+
 void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* workspace, void* stream,
                    std::uint32_t* report) {
   const Config& c = instance.config;
@@ -118,13 +122,24 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
          stream, a, Begin::beside_predecessors);
 }
 
+#else
+
+void launch_hopper(const Instance& /*instance*/, const core::Problem& /*p*/, std::byte* /*workspace*/,
+                   void* stream, std::uint32_t* /*report*/) {
+  launch(nullptr, "hopper forward", 1, 1, 0, stream, nullptr);
+}
+
+#endif
+
 std::string hopper_forward_limits(const core::Problem& p) {
-  const DeviceLimits& device = device_limits(p.device.index);
-  if (!device.failure.empty()) return device.failure;
-  if (device.capability != kHopper) {
+  const DeviceLimits& device = device_limits(p.device.index, Code::sm90);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return own.failure;
+  if (own.capability != kHopper) {
     return core::concat("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                        device.capability / 10, ".", device.capability % 10);
+                        own.capability / 10, ".", own.capability % 10);
   }
+  if (!device.failure.empty()) return device.failure;
   if (!(p.scale > 0)) return core::concat("needs a positive scale; it is ", p.scale);
   if (p.k_tokens == 0) return "needs a key";
   const Config& c = choose_hopper(instances_of(p), p).config;
@@ -177,5 +192,3 @@ void hopper_forward(const core::Problem& p, const registry::Configuration& /*con
 }
 
 }  // namespace tessera::cuda
-
-#endif

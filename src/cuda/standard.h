@@ -9,9 +9,6 @@
 
 namespace tessera::cuda {
 
-// What the kernels lack for a problem on a GPU with such limits, cuBLAS apart; empty: nothing.
-std::string standard_limits_on(const DeviceLimits& limits, const core::Problem& p);
-
 std::string standard_limits(const core::Problem& p);
 std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
 

@@ -52,7 +52,7 @@ class UploadedBlocks final : public core::DeviceBlocks {
     const PrivateStream stream;
     if (const cudaError_t status = cudaMalloc(&memory_, packed.size()); status != cudaSuccess) {
       if (status != cudaErrorMemoryAllocation) check(status, "cudaMalloc");
-      cudaGetLastError();
+      forget(status);
       core::fail(ErrorCode::out_of_memory, "no ", packed.size(),
                  " bytes of GPU memory for the copy of a block mask");
     }
@@ -72,7 +72,7 @@ class UploadedBlocks final : public core::DeviceBlocks {
   // Waits for kernels that still read the mask, as cudaFree does. The process may be past the end of CUDA.
   ~UploadedBlocks() override {
     const OutsideCapture outside;
-    if (cudaFree(memory_) != cudaSuccess) cudaGetLastError();
+    forget(cudaFree(memory_));
   }
   UploadedBlocks(const UploadedBlocks&) = delete;
   UploadedBlocks& operator=(const UploadedBlocks&) = delete;
