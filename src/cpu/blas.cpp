@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include "core/immortal.h"
+
 namespace tessera::cpu {
 namespace {
 
@@ -47,7 +49,7 @@ Library load() {
 }
 
 const Library& library() {
-  static const Library loaded = load();
+  static const Library& loaded = core::immortal(load);
   return loaded;
 }
 
@@ -76,7 +78,7 @@ int narrow(std::int64_t size) { return static_cast<int>(size); }
 
 }  // namespace
 
-std::string blas_missing() { return library().missing; }
+const std::string& blas_missing() { return library().missing; }
 
 std::string blas_description() { return library().missing.empty() ? library().get_config() : ""; }
 

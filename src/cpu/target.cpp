@@ -1,9 +1,7 @@
 #include "cpu/target.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,6 +15,8 @@
 #include <sys/prctl.h>
 #endif
 
+#include "core/environment.h"
+#include "core/immortal.h"
 #include "core/refuse.h"
 
 namespace tessera::cpu {
@@ -108,20 +108,20 @@ std::vector<Target> find_targets() {
 }  // namespace
 
 const std::vector<Target>& available_targets() {
-  static const std::vector<Target> targets = find_targets();  // asked several times in a call
+  static const std::vector<Target>& targets = core::immortal(find_targets);  // asked several times in a call
   return targets;
 }
 
 Target active_target() {
   const std::vector<Target>& targets = available_targets();
-  const char* asked = std::getenv("TESSERA_TARGET");
-  if (asked == nullptr) return targets.front();
-  const auto found = std::find_if(targets.begin(), targets.end(),
-                                  [&](Target target) { return std::string_view(name(target)) == asked; });
+  const std::optional<std::string>& asked = core::environment().target;
+  if (!asked) return targets.front();
+  const auto found =
+      std::find_if(targets.begin(), targets.end(), [&](Target target) { return name(target) == *asked; });
   if (found != targets.end()) return *found;
   std::string names;
   for (const Target target : targets) names += (names.empty() ? "" : ", ") + std::string(name(target));
-  core::refuse("TESSERA_TARGET is '", asked, "'; on this CPU it must be one of: ", names);
+  core::refuse("TESSERA_TARGET is '", *asked, "'; on this CPU it must be one of: ", names);
 }
 
 Target target_for(Target target, DType dtype) noexcept {

@@ -97,38 +97,37 @@ flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance
   return a;
 }
 
-std::string limits_on(const DeviceLimits& limits, const core::Problem& p, Path path) {
-  if (!limits.failure.empty()) return limits.failure;
+bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, core::Reason reason) {
+  if (!limits.failure.empty()) return reason.give(limits.failure);
   if (p.direction == Direction::backward) {  // delta is cuda.standard's
     const DeviceLimits& any = device_limits(p.device.index, Code::any);
-    if (!any.failure.empty()) return any.failure;
+    if (!any.failure.empty()) return reason.give(any.failure);
   }
   const int capability = capability_of(limits, path);
   if (limits.capability < 75 || (p.dtype == DType::bf16 && capability < 80)) {
-    return core::concat(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
+    return reason.give(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
                         "; this is ", capability / 10, ".", capability % 10);
   }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1);
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
   if (product(p.batch, p.q_heads, std::max<std::int64_t>(p.q_length, 1)) > kMostBlocks) {
-    return core::concat("batch ", p.batch, " x ", p.q_heads, " heads of ", p.q_length,
+    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", p.q_length,
                         " rows are more than 2^31 - 1 rows");
   }
-  if (p.has_grad_bias) {
-    std::string why = grid_limit(product(p.bias_batch, p.bias_heads, p.bias_rows / 32 + 1, p.k_length + 1));
-    if (!why.empty()) return "the gradient of the bias: " + why;
-  }
+  if (p.has_grad_bias &&
+      grid_limit(product(p.bias_batch, p.bias_heads, p.bias_rows / 32 + 1, p.k_length + 1), reason))
+    return true;
   const Instance& instance = instance_of(p, limits, path);
   if (instance.head_dim == 0) {
-    return core::concat(
+    return reason.give(
         "head_dim ", std::max(p.qk_dim, p.v_dim),
         " is beyond 128, the most for backward in the shared memory of compute capability 7.5");
   }
   const int needed = shared_bytes(p, instance, instance.step_k);
   if (needed > limits.shared_memory) {
-    return core::concat("needs ", needed, " bytes of shared memory for head_dim ",
+    return reason.give("needs ", needed, " bytes of shared memory for head_dim ",
                         std::max(p.qk_dim, p.v_dim), "; this GPU has ", limits.shared_memory);
   }
-  return {};
+  return false;
 }
 
 registry::Configuration configuration(const core::Problem& p, Path path) {
@@ -177,8 +176,8 @@ void run(const core::Problem& p, const registry::Configuration& configuration,
 
 }  // namespace
 
-std::string flash1_limits(const core::Problem& p) {
-  return limits_on(device_of(p, Path::newest), p, Path::newest);
+bool flash1_limits(const core::Problem& p, core::Reason reason) {
+  return limits_on(device_of(p, Path::newest), p, Path::newest, reason);
 }
 registry::Configuration flash1_configuration(const core::Problem& p, int) {
   return configuration(p, Path::newest);
@@ -191,8 +190,8 @@ void flash1_run(const core::Problem& p, const registry::Configuration& configura
   run(p, configuration, resources, Path::newest);
 }
 
-std::string flash1_sm75_limits(const core::Problem& p) {
-  return limits_on(device_of(p, Path::sm75), p, Path::sm75);
+bool flash1_sm75_limits(const core::Problem& p, core::Reason reason) {
+  return limits_on(device_of(p, Path::sm75), p, Path::sm75, reason);
 }
 registry::Configuration flash1_sm75_configuration(const core::Problem& p, int) {
   return configuration(p, Path::sm75);

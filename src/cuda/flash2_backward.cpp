@@ -160,16 +160,16 @@ core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t>
   return order;
 }
 
-std::string limits_of(const Path& path, const core::Problem& p) {
+bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
   const DeviceLimits& device = path.device(p);
-  if (!device.failure.empty()) return device.failure;
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability < path.capability) {
-    return core::concat("needs compute capability ", path.capability / 10, ".", path.capability % 10,
+    return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
                         ", cuda:", p.device.index, " has ", device.capability / 10, ".",
                         device.capability % 10);
   }
-  if (std::string why = size_limits(p, kQueryBlock); !why.empty()) return why;
-  return choose_backward(path.family, device, p).why;
+  if (size_limits(p, kQueryBlock, reason)) return true;
+  return !choose_backward(path.family, device, p, reason).complete;
 }
 
 registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
@@ -262,7 +262,7 @@ core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::
 }
 
 BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits& device,
-                               const core::Problem& p) {
+                               const core::Problem& p, core::Reason reason) {
   BackwardChoice choice;
   const Variant variant = variant_for(p);
   const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
@@ -270,8 +270,11 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   auto choose = [&](std::span<const BackwardKernel> table, Variant least, bool in_turns = false) {
     const BackwardKernel* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
     if (kernel == nullptr) {
-      choice.why = core::concat("no instance for head_dim ", head_dim, " fits into ", device.shared_memory,
-                                " bytes of shared memory");
+      if (choice.complete) {
+        reason.give("no instance for head_dim ", head_dim, " fits into ", device.shared_memory,
+                    " bytes of shared memory");
+      }
+      choice.complete = false;
     }
     return kernel;
   };
@@ -287,14 +290,16 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   }
   if (p.has_grad_q && !together) choice.queries = choose(kernels.queries, Variant::plain);
   if (p.has_grad_bias) choice.bias = choose(family.bias, Variant::featured);
-  if (choice.why.empty()) {
+  if (choice.complete) {
     const Grids grids = grids_of(p, choice);
-    choice.why = grid_limit(std::max({grids.keys, grids.queries, grids.bias, grids.blocks}));
+    choice.complete = !grid_limit(std::max({grids.keys, grids.queries, grids.bias, grids.blocks}), reason);
   }
   return choice;
 }
 
-std::string flash2_backward_limits(const core::Problem& p) { return limits_of(newest(p), p); }
+bool flash2_backward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(newest(p), p, reason);
+}
 
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int /*workers*/) {
   return configuration_of(newest(p), p);
@@ -310,8 +315,8 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& /*co
   run(newest(p), p, resources);
 }
 
-std::string flash2_sm75_backward_limits(const core::Problem& p) {
-  return limits_of(sm75(), p);
+bool flash2_sm75_backward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(sm75(), p, reason);
 }
 
 registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int /*workers*/) {

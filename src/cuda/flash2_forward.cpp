@@ -1,8 +1,8 @@
 #include "cuda/flash2_forward.h"
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "core/environment.h"
 #include "core/schedule.h"
 #include "core/text.h"
 #include "core/tiles.h"
@@ -85,8 +85,7 @@ core::TileOrder order_of(const core::Problem& p) {
 }
 
 const ForwardInstance* choose(const Path& path, const core::Problem& p) {
-  std::string why;
-  return choose_forward(path.instances, path.device(p), p, why);
+  return choose_forward(path.instances, path.device(p), p);
 }
 
 registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
@@ -139,7 +138,7 @@ void run(const Path& path, const core::Problem& p, void* stream) {
       .v_aligned = aligned(p.v, p.v_dim),
       .out_aligned = aligned(p.out, p.v_dim),
       .bias_staged = false,
-      .speculate = std::getenv("TESSERA_LAZY_MAXIMUM") == nullptr};
+      .speculate = !core::environment().lazy_maximum};
   const int bytes = shared_memory(c, p, device);
   a.bias_staged = bytes > c.tile_bytes();
   const DeviceScope scope(p.device.index);
@@ -147,17 +146,16 @@ void run(const Path& path, const core::Problem& p, void* stream) {
          static_cast<std::size_t>(bytes), stream, a);
 }
 
-std::string limits_of(const Path& path, const core::Problem& p) {
+bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
   const DeviceLimits& device = path.device(p);
-  if (!device.failure.empty()) return device.failure;
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability < path.capability) {
-    return core::concat("needs compute capability ", path.capability / 10, ".", path.capability % 10,
+    return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
                         ", cuda:", p.device.index, " has ", device.capability / 10, ".",
                         device.capability % 10);
   }
-  std::string why;
-  const ForwardInstance* instance = choose_forward(path.instances, device, p, why);
-  return instance == nullptr ? why : size_limits(p, instance->config.block_q());
+  const ForwardInstance* instance = choose_forward(path.instances, device, p, reason);
+  return instance == nullptr || size_limits(p, instance->config.block_q(), reason);
 }
 
 }  // namespace
@@ -174,7 +172,7 @@ Variant forward_variant(const core::Problem& p) {
 }
 
 const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, std::string& why) {
+                                      const core::Problem& p, core::Reason reason) {
   const Variant variant = forward_variant(p);
   for (const bool side_by_side : {true, false}) {  // as many per multiprocessor as the instance is meant for
     for (const ForwardInstance& instance : instances) {
@@ -190,12 +188,14 @@ const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances
       }
     }
   }
-  why = core::concat("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ",
-                     device.shared_memory, " bytes of shared memory");
+  reason.give("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ", device.shared_memory,
+              " bytes of shared memory");
   return nullptr;
 }
 
-std::string flash2_forward_limits(const core::Problem& p) { return limits_of(newest(p), p); }
+bool flash2_forward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(newest(p), p, reason);
+}
 
 registry::Configuration flash2_forward_configuration(const core::Problem& p, int /*workers*/) {
   return configuration_of(newest(p), p);
@@ -210,7 +210,9 @@ void flash2_forward(const core::Problem& p, const registry::Configuration& /*con
   run(newest(p), p, resources.stream);
 }
 
-std::string flash2_sm75_forward_limits(const core::Problem& p) { return limits_of(sm75(), p); }
+bool flash2_sm75_forward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(sm75(), p, reason);
+}
 
 registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int /*workers*/) {
   return configuration_of(sm75(), p);

@@ -130,22 +130,23 @@ bool flash2_fp32_featured(const core::Problem& p) {
   return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !all_aligned(p);
 }
 
-std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p) {
-  if (!device.failure.empty()) return device.failure;
+bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p,
+                        core::Reason reason) {
+  if (!device.failure.empty()) return reason.give(device.failure);
   const int capability = multiply == Multiply::halves ? 80 : 75;
   if (device.capability < capability) {
-    return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
+    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
                         ", cuda:", p.device.index, " has ", device.capability / 10, ".",
                         device.capability % 10);
   }
   if (p.direction == Direction::backward) {  // delta has a kernel for all GPUs
     const DeviceLimits& any = device_limits(p.device.index, Code::any);
-    if (!any.failure.empty()) return any.failure;
+    if (!any.failure.empty()) return reason.give(any.failure);
   }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1);
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
   if (p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
       std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk) {
-    return "ALiBi's diagonal must be less than 2^29 away from the first query and key";
+    return reason.give("ALiBi's diagonal must be less than 2^29 away from the first query and key");
   }
   const bool featured = flash2_fp32_featured(p);
   std::size_t bytes = 0;
@@ -178,15 +179,15 @@ std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, co
     }
   }
   if (bytes > static_cast<std::size_t>(device.shared_memory)) {
-    return core::concat("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
+    return reason.give("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
                         device.shared_memory);
   }
-  return grid_limit(blocks);
+  return grid_limit(blocks, reason);
 }
 
 template <Multiply M>
-std::string Flash2Fp32<M>::limits(const core::Problem& p) {
-  return flash2_fp32_limits(M, device_of(M, p), p);
+bool Flash2Fp32<M>::limits(const core::Problem& p, core::Reason reason) {
+  return flash2_fp32_limits(M, device_of(M, p), p, reason);
 }
 
 template <Multiply M>

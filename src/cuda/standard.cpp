@@ -360,24 +360,23 @@ registry::Configuration configuration(const core::Problem& p, Fusion fusion) {
 
 }  // namespace
 
-std::string standard_limits(const core::Problem& p) {
+bool standard_limits(const core::Problem& p, core::Reason reason) {
   const DeviceLimits& limits = device_limits(p.device.index, Code::any);
-  if (!limits.failure.empty()) return limits.failure;
+  if (!limits.failure.empty()) return reason.give(limits.failure);
   if (p.dtype == DType::bf16 && limits.capability < 80) {
-    return core::concat("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
+    return reason.give("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
                         limits.capability % 10);
   }
   const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest >= core::kLongestWalk) return size_limits(p, 1);
+  if (longest >= core::kLongestWalk) return size_limits(p, 1, reason);
   // Its rows are counted by 32 bits, and its thread blocks are fewer; those of the bias' gradient take 32 columns of a row.
   const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
   if (product(p.batch, p.q_heads, std::max<std::int64_t>(longest, 1)) > kMostBlocks) {
-    return core::concat("batch ", p.batch, " x ", p.q_heads, " heads of ", longest,
+    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", longest,
                         " rows are more than 2^31 - 1 rows");
   }
-  if (std::string why = grid_limit(product(bias_rows, p.k_length / 32 + 1)); !why.empty())
-    return "the gradient of the bias: " + why;
-  return cublas_missing();
+  if (grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) return true;
+  return !cublas_missing().empty() && reason.give(cublas_missing());
 }
 
 std::string standard_details(const core::Problem&, const registry::Configuration&) {

@@ -9,7 +9,7 @@
 
 namespace tessera::cuda {
 
-std::string standard_limits(const core::Problem& p);
+bool standard_limits(const core::Problem& p, core::Reason reason);
 std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
 
 registry::Configuration standard_configuration(const core::Problem& p, int workers);

@@ -1,5 +1,6 @@
 // What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a kernel can be chosen for an
 // assumed GPU. Nothing of it is ever launched: `launch` throws.
+#include "core/immortal.h"
 #include "cuda/cublas.h"
 #include "cuda/flash2/forward_configs.h"
 #include "cuda/flash2_forward.h"
@@ -95,7 +96,10 @@ namespace standard {
 void row_delta(const core::Problem&, const Matrices&, void*) { launch(nullptr, "delta", 1, 1, 0, nullptr, nullptr); }
 }  // namespace standard
 
-std::string cublas_missing() { return "cuBLAS is not in this build"; }
+const std::string& cublas_missing() {
+  static const std::string& reason = core::immortal([] { return std::string("cuBLAS is not in this build"); });
+  return reason;
+}
 std::string cublas_description() { return {}; }
 
 }  // namespace tessera::cuda

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <type_traits>
 
+#include "core/immortal.h"
 #include "core/refuse.h"
 #include "core/text.h"
 #include "core/tiles.h"
@@ -88,21 +89,26 @@ constexpr int kKiB = 1024;
 constexpr std::size_t kMiB = 1 << 20;
 
 // T4, A100, A10, L4, H200, B200 and an RTX 5090.
-const DeviceLimits kCards[] = {
-    {75, 40, 64 * kKiB, 64 * kKiB, 4 * kMiB},     {80, 108, 163 * kKiB, 164 * kKiB, 40 * kMiB},
-    {86, 72, 99 * kKiB, 100 * kKiB, 6 * kMiB},    {89, 58, 99 * kKiB, 100 * kKiB, 48 * kMiB},
-    {90, 132, 227 * kKiB, 228 * kKiB, 50 * kMiB}, {100, 148, 227 * kKiB, 228 * kKiB, 126 * kMiB},
-    {120, 170, 99 * kKiB, 100 * kKiB, 96 * kMiB},
-};
+const std::vector<DeviceLimits>& cards() {
+  static const auto& all = core::immortal([] {
+    return std::vector<DeviceLimits>{
+        {75, 40, 64 * kKiB, 64 * kKiB, 4 * kMiB},     {80, 108, 163 * kKiB, 164 * kKiB, 40 * kMiB},
+        {86, 72, 99 * kKiB, 100 * kKiB, 6 * kMiB},    {89, 58, 99 * kKiB, 100 * kKiB, 48 * kMiB},
+        {90, 132, 227 * kKiB, 228 * kKiB, 50 * kMiB}, {100, 148, 227 * kKiB, 228 * kKiB, 126 * kMiB},
+        {120, 170, 99 * kKiB, 100 * kKiB, 96 * kMiB},
+    };
+  });
+  return all;
+}
 
 }  // namespace
 
 AssumedGpu::AssumedGpu(int capability) {
-  static const auto& all = *new std::map<int, AllLimits>([] {
+  static const auto& all = core::immortal([] {
     std::map<int, AllLimits> result;
-    for (const DeviceLimits& card : kCards) result.emplace(card.capability, all_limits(card, 0));
+    for (const DeviceLimits& card : cards()) result.emplace(card.capability, all_limits(card, 0));
     return result;
-  }());
+  });
   const auto found = all.find(capability);
   if (found == all.end()) {
     std::string known;
@@ -118,7 +124,7 @@ bool AssumedGpu::active() { return assumed != nullptr; }
 
 std::vector<int> AssumedGpu::known() {
   std::vector<int> capabilities;
-  for (const DeviceLimits& card : kCards) capabilities.push_back(card.capability);
+  for (const DeviceLimits& card : cards()) capabilities.push_back(card.capability);
   return capabilities;
 }
 
@@ -137,10 +143,12 @@ namespace {
 
 const AllLimits& limits_of(int device) {
   if (assumed != nullptr) return *assumed;
-  static auto& all = *new std::array<AllLimits, kMostDevices>;  // never destroyed: calls may come late
-  static auto& asked = *new std::array<std::once_flag, kMostDevices>;
-  static const auto& beyond = *new AllLimits(all_limits(
-      {.failure = core::concat("more than ", kMostDevices, " GPUs are not supported")}, kMostDevices));
+  static auto& all = core::immortal([] { return std::array<AllLimits, kMostDevices>(); });
+  static std::array<std::once_flag, kMostDevices> asked;
+  static const auto& beyond = core::immortal([] {
+    return all_limits({.failure = core::concat("more than ", kMostDevices, " GPUs are not supported")},
+                      kMostDevices);
+  });
   if (device < 0 || device >= kMostDevices) return beyond;
   const auto index = static_cast<std::size_t>(device);
   std::call_once(asked[index], [&] { all[index] = all_limits(ask(device), device); });
@@ -155,15 +163,14 @@ const DeviceLimits& device_limits(int device, Code code) {
   return limits_of(device)[1 + static_cast<std::size_t>(code)];
 }
 
-std::string grid_limit(std::int64_t blocks) {
-  return blocks <= kMostBlocks ? ""
-                               : core::concat(blocks, " thread blocks are more than a grid holds, 2^31 - 1");
+bool grid_limit(std::int64_t blocks, core::Reason reason) {
+  return blocks > kMostBlocks && reason.give(blocks, " thread blocks are more than a grid holds, 2^31 - 1");
 }
 
-std::string size_limits(const core::Problem& p, std::int64_t tile_rows) {
+bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason reason) {
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest >= core::kLongestWalk) {
-    return core::concat("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
+    return reason.give("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
   }
   // Tiles do not cross the blocks of a mask.
   auto tiles = [&](std::int64_t length, std::int64_t block) {
@@ -172,10 +179,10 @@ std::string size_limits(const core::Problem& p, std::int64_t tile_rows) {
   const std::int64_t most = std::max(tiles(p.q_length, p.blocks ? p.blocks.block_q : 0),
                                      tiles(p.k_length, p.blocks ? p.blocks.block_k : 0));
   if (product(p.batch, p.q_heads, most) > kMostBlocks) {
-    return core::concat("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
+    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
                         " tiles are more than 2^31 - 1 thread blocks");
   }
-  return {};
+  return false;
 }
 
 #if TESSERA_HAVE_CUDA
@@ -277,7 +284,8 @@ void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes
 
 void launch(const void* kernel, const char* name, std::int64_t grid, int threads, std::size_t shared_memory,
             void* stream, void* arguments, Begin begin) {
-  if (grid > kMostBlocks) core::fail(ErrorCode::device_failure, name, ": ", grid_limit(grid));
+  if (std::string why; grid_limit(grid, core::Reason(why)))
+    core::fail(ErrorCode::device_failure, name, ": ", why);
   if (shared_memory > kPlainSharedMemory) allow_shared_memory(kernel, name, shared_memory);
   void* parameters[] = {arguments};
   cudaLaunchAttribute beside{};

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/problem.h"
+#include "core/reason.h"
 #include "cuda/host/images.h"
 
 namespace tessera::cuda {
@@ -38,12 +39,12 @@ DeviceLimits limits_with_code(DeviceLimits limits, int device, std::string_view 
 
 inline constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;  // of a grid
 
-// Why a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each; empty: it
-// is not. A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
-std::string size_limits(const core::Problem& problem, std::int64_t tile_rows);
+// Whether, and why, a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each.
+// A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
+bool size_limits(const core::Problem& problem, std::int64_t tile_rows, core::Reason reason);
 
-// Why a grid of so many thread blocks, counted without overflow, cannot be launched; empty: it can.
-std::string grid_limit(std::int64_t blocks);
+// Whether, and why, a grid of so many thread blocks, counted without overflow, cannot be launched.
+bool grid_limit(std::int64_t blocks, core::Reason reason);
 
 // The product of sizes that are not negative; the largest number when there is no room for it.
 template <typename... Sizes>
