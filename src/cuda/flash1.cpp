@@ -106,12 +106,12 @@ bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, co
   const int capability = capability_of(limits, path);
   if (limits.capability < 75 || (p.dtype == DType::bf16 && capability < 80)) {
     return reason.give(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
-                        "; this is ", capability / 10, ".", capability % 10);
+                       "; this is ", capability / 10, ".", capability % 10);
   }
   if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
   if (product(p.batch, p.q_heads, std::max<std::int64_t>(p.q_length, 1)) > kMostBlocks) {
     return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", p.q_length,
-                        " rows are more than 2^31 - 1 rows");
+                       " rows are more than 2^31 - 1 rows");
   }
   if (p.has_grad_bias &&
       grid_limit(product(p.bias_batch, p.bias_heads, p.bias_rows / 32 + 1, p.k_length + 1), reason))
@@ -124,8 +124,8 @@ bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, co
   }
   const int needed = shared_bytes(p, instance, instance.step_k);
   if (needed > limits.shared_memory) {
-    return reason.give("needs ", needed, " bytes of shared memory for head_dim ",
-                        std::max(p.qk_dim, p.v_dim), "; this GPU has ", limits.shared_memory);
+    return reason.give("needs ", needed, " bytes of shared memory for head_dim ", std::max(p.qk_dim, p.v_dim),
+                       "; this GPU has ", limits.shared_memory);
   }
   return false;
 }

@@ -165,8 +165,8 @@ bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
   if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability < path.capability) {
     return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
-                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                        device.capability % 10);
+                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                       device.capability % 10);
   }
   if (size_limits(p, kQueryBlock, reason)) return true;
   return !choose_backward(path.family, device, p, reason).complete;

@@ -104,13 +104,12 @@ std::string details_of(const Path& path, const core::Problem& p) {
   const ForwardConfig& c = instance->config;
   constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
                                        "with features and dropout"};
-  return core::concat(
-      "instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)], "\n", c.warps,
-      " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk, " columns at a time, ", c.stages,
-      c.stages == 1 ? " stage" : " stages", ", ", c.blocks_per_sm, " thread blocks per SM\n",
-      "keys from the last to the first, ",
-      heads_together(p, path.device(p), (p.q_length + c.block_q() - 1) / c.block_q()),
-      " heads together");
+  return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
+                      "\n", c.warps, " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk,
+                      " columns at a time, ", c.stages, c.stages == 1 ? " stage" : " stages", ", ",
+                      c.blocks_per_sm, " thread blocks per SM\n", "keys from the last to the first, ",
+                      heads_together(p, path.device(p), (p.q_length + c.block_q() - 1) / c.block_q()),
+                      " heads together");
 }
 
 void run(const Path& path, const core::Problem& p, void* stream) {
@@ -151,8 +150,8 @@ bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
   if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability < path.capability) {
     return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
-                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                        device.capability % 10);
+                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                       device.capability % 10);
   }
   const ForwardInstance* instance = choose_forward(path.instances, device, p, reason);
   return instance == nullptr || size_limits(p, instance->config.block_q(), reason);

@@ -120,8 +120,8 @@ void run_bias_gradient(Multiply multiply, const core::Problem& p, const float* d
   const std::int64_t tiles = p.bias_batch * p.bias_heads * q_tiles * ceil_div(p.k_length, c.block_k);
   if (tiles == 0) return;
   fp32::BiasGradientArguments a{p, fp32::Constants::of(p, all_aligned(p)), delta};
-  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias",
-         tiles, c.threads(), c.shared_memory(), stream, &a);
+  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias", tiles, c.threads(),
+         c.shared_memory(), stream, &a);
 }
 
 }  // namespace
@@ -136,8 +136,8 @@ bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const cor
   const int capability = multiply == Multiply::halves ? 80 : 75;
   if (device.capability < capability) {
     return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
-                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                        device.capability % 10);
+                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                       device.capability % 10);
   }
   if (p.direction == Direction::backward) {  // delta has a kernel for all GPUs
     const DeviceLimits& any = device_limits(p.device.index, Code::any);
@@ -180,7 +180,7 @@ bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const cor
   }
   if (bytes > static_cast<std::size_t>(device.shared_memory)) {
     return reason.give("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
-                        device.shared_memory);
+                       device.shared_memory);
   }
   return grid_limit(blocks, reason);
 }
@@ -278,9 +278,8 @@ void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configurati
   const bool at_once = fused(M, p, device);
   if (const std::int64_t rows = delta_rows(p); rows > 0) {
     fp32::DeltaArguments a{p, delta, at_once};
-    launch(fp32::delta_kernel(), "flash2 fp32 delta",
-           ceil_div(rows, fp32::kDeltaThreads / 32), fp32::kDeltaThreads, 0, stream,
-           &a);
+    launch(fp32::delta_kernel(), "flash2 fp32 delta", ceil_div(rows, fp32::kDeltaThreads / 32),
+           fp32::kDeltaThreads, 0, stream, &a);
   }
   if (at_once) {
     const FusedConfig c = fp32::fused_config(dim_of(p));

@@ -102,8 +102,8 @@ void launch_hopper_backward(const BackwardInstance& instance, const core::Proble
   const std::int64_t grid = std::min<std::int64_t>(a.call.order.count(), device.multiprocessors);
   launch(instance.kernel, "hopper backward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
          stream, a);
-  launch(family.finish_hopper, "hopper backward, finish", call.order.count(), flash2::kFinishThreads, 0, stream,
-         call);
+  launch(family.finish_hopper, "hopper backward, finish", call.order.count(), flash2::kFinishThreads, 0,
+         stream, call);
 }
 
 #else
@@ -121,7 +121,7 @@ bool hopper_backward_limits(const core::Problem& p, core::Reason reason) {
   if (!own.failure.empty()) return reason.give(own.failure);
   if (own.capability != kHopper) {
     return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                        own.capability / 10, ".", own.capability % 10);
+                       own.capability / 10, ".", own.capability % 10);
   }
   if (!device.failure.empty()) return reason.give(device.failure);
   if (const DeviceLimits& others = device_limits(p.device.index, Code::sm80); !others.failure.empty())
@@ -132,17 +132,17 @@ bool hopper_backward_limits(const core::Problem& p, core::Reason reason) {
   const BackwardInstance* instance = choose_hopper_backward(instances_of(p), p);
   if (instance == nullptr) {
     return reason.give("serves head_dim up to ", drops(p) ? "64 with dropout" : "128", "; it is ",
-                        std::max(p.qk_dim, p.v_dim));
+                       std::max(p.qk_dim, p.v_dim));
   }
   if (drops(p) && p.origin.column % core::kDropoutGroup != 0) {
     return reason.give("needs dropout columns from a multiple of ", core::kDropoutGroup,
-                        " on; they begin at ", p.origin.column);
+                       " on; they begin at ", p.origin.column);
   }
   const BackwardConfig& c = instance->config;
   if (size_limits(p, flash2::kQueryBlock, reason)) return true;
   if (c.shared_bytes() > device.shared_memory) {
     return reason.give("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
-                        device.shared_memory);
+                       device.shared_memory);
   }
   for (const Operand& operand : operands(c, p)) {
     if (tensor_map_obstacle(operand.name, operand.view, operand.extents, reason)) return true;

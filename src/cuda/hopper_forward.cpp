@@ -137,7 +137,7 @@ bool hopper_forward_limits(const core::Problem& p, core::Reason reason) {
   if (!own.failure.empty()) return reason.give(own.failure);
   if (own.capability != kHopper) {
     return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                        own.capability / 10, ".", own.capability % 10);
+                       own.capability / 10, ".", own.capability % 10);
   }
   if (!device.failure.empty()) return reason.give(device.failure);
   if (!(p.scale > 0)) return reason.give("needs a positive scale; it is ", p.scale);
@@ -146,7 +146,7 @@ bool hopper_forward_limits(const core::Problem& p, core::Reason reason) {
   if (size_limits(p, c.block_q(), reason)) return true;
   if (c.shared_bytes() > device.shared_memory) {
     return reason.give("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
-                        device.shared_memory);
+                       device.shared_memory);
   }
   for (const Operand& operand : operands(p)) {
     if (tensor_map_obstacle(operand.name, operand.view, operand.extents, reason)) return true;

@@ -25,12 +25,12 @@ bool minimal_limits(const core::Problem& p, core::Reason reason) {
   if (!gpu.failure.empty()) return reason.give(gpu.failure);
   if (gpu.capability < 75) {
     return reason.give("needs compute capability 7.5, the GPU has ", gpu.capability / 10, ".",
-                        gpu.capability % 10);
+                       gpu.capability % 10);
   }
   if (size_limits(p, kMinimalTile, reason)) return true;
   if (const std::size_t bytes = shared_bytes(p); bytes > static_cast<std::size_t>(gpu.shared_memory)) {
     return reason.give("head_dim ", p.qk_dim, " and ", p.v_dim, " take ", bytes,
-                        " bytes of shared memory, the GPU has ", gpu.shared_memory);
+                       " bytes of shared memory, the GPU has ", gpu.shared_memory);
   }
   return false;
 }

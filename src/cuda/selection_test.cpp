@@ -366,8 +366,8 @@ TEST(CudaSelection, SizesThatNoGridHasAreRefusedByEveryKernel) {
           continue;
         }
         served = true;
-        for (const auto& [batch, length] :
-             {std::pair{std::int64_t{1} << 22, std::int64_t{1} << 20}, {(std::int64_t{1} << 20) + 8, 524288}}) {
+        for (const auto& [batch, length] : {std::pair{std::int64_t{1} << 22, std::int64_t{1} << 20},
+                                            {(std::int64_t{1} << 20) + 8, 524288}}) {
           const Shapes large{.batch = batch, .q_length = length, .k_length = length, .dtype = dtype};
           const std::string reason = missing(kernel.name, capability, large, {}, kernel.direction);
           EXPECT_TRUE(contains(reason, "2^31 - 1")) << reason;

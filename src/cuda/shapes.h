@@ -62,7 +62,8 @@ inline flash2::BackwardFamily backward_family_turing() {
 }
 
 // head_dim, queries of a tile, keys of a step, threads, splits, bytes of shared memory, and per key. Both variants alike.
-constexpr flash1::Instances alike(flash1::Instance forward, flash1::Instance backward, flash1::Instance bias) {
+constexpr flash1::Instances alike(flash1::Instance forward, flash1::Instance backward,
+                                  flash1::Instance bias) {
   return {{forward, forward}, {backward, backward}, bias};
 }
 

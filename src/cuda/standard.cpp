@@ -365,7 +365,7 @@ bool standard_limits(const core::Problem& p, core::Reason reason) {
   if (!limits.failure.empty()) return reason.give(limits.failure);
   if (p.dtype == DType::bf16 && limits.capability < 80) {
     return reason.give("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
-                        limits.capability % 10);
+                       limits.capability % 10);
   }
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest >= core::kLongestWalk) return size_limits(p, 1, reason);
@@ -373,7 +373,7 @@ bool standard_limits(const core::Problem& p, core::Reason reason) {
   const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
   if (product(p.batch, p.q_heads, std::max<std::int64_t>(longest, 1)) > kMostBlocks) {
     return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", longest,
-                        " rows are more than 2^31 - 1 rows");
+                       " rows are more than 2^31 - 1 rows");
   }
   if (grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) return true;
   return !cublas_missing().empty() && reason.give(cublas_missing());

@@ -93,11 +93,14 @@ const void* delta_kernel() { return nullptr; }
 }  // namespace fp32
 
 namespace standard {
-void row_delta(const core::Problem&, const Matrices&, void*) { launch(nullptr, "delta", 1, 1, 0, nullptr, nullptr); }
+void row_delta(const core::Problem&, const Matrices&, void*) {
+  launch(nullptr, "delta", 1, 1, 0, nullptr, nullptr);
+}
 }  // namespace standard
 
 const std::string& cublas_missing() {
-  static const std::string& reason = core::immortal([] { return std::string("cuBLAS is not in this build"); });
+  static const std::string& reason =
+      core::immortal([] { return std::string("cuBLAS is not in this build"); });
   return reason;
 }
 std::string cublas_description() { return {}; }

@@ -151,7 +151,8 @@ TEST_F(Gpu, NoGridWrapsRound) {
 
 // The caller works on GPU 0 and hands over tensors of GPU 1.
 TEST_F(Gpu, ASecondGpu) {
-  if (cuda::device_count() < 2) GTEST_SKIP() << "this machine has " << cuda::device_count() << " GPU; 2 are needed";
+  if (cuda::device_count() < 2)
+    GTEST_SKIP() << "this machine has " << cuda::device_count() << " GPU; 2 are needed";
   check(cudaSetDevice(0), "cudaSetDevice");
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
     EXPECT_EQ(run_and_judge(causal_case(dtype), 1), "");
@@ -163,7 +164,8 @@ TEST_F(Gpu, ASecondGpu) {
 
 // A process that uses GPU 1 alone gets no context on GPU 0, which would take hundreds of megabytes there.
 TEST_F(FirstCall, NoContextOnAnotherGpu) {
-  if (cuda::device_count() < 2) GTEST_SKIP() << "this machine has " << cuda::device_count() << " GPU; 2 are needed";
+  if (cuda::device_count() < 2)
+    GTEST_SKIP() << "this machine has " << cuda::device_count() << " GPU; 2 are needed";
   EXPECT_EXIT(
       {
         std::string problem = run_and_judge(causal_case(), 1);

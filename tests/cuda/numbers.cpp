@@ -32,7 +32,8 @@ std::string difference(const char* name, const Tensor& a, const Tensor& b) {
   const double allowed = std::max(4 * reference::epsilon(a.dtype), 1e-5) * (largest + 1);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const bool same = std::isfinite(x[i]) ? std::abs(x[i] - y[i]) <= allowed
-                                          : std::isnan(x[i]) ? std::isnan(y[i]) : x[i] == y[i];
+                      : std::isnan(x[i])  ? std::isnan(y[i])
+                                          : x[i] == y[i];
     if (!same) {
       return std::string(name) + ", element " + std::to_string(i) + ": " + std::to_string(x[i]) + " and " +
              std::to_string(y[i]);
@@ -46,8 +47,8 @@ std::string all_differences(const Case& a, const Case& b, bool with_backward) {
   if (text.empty()) text = difference("lse", a.forward.lse, b.forward.lse);
   if (!with_backward) return text;
   constexpr const char* kNames[] = {"grad_q", "grad_k", "grad_v", "grad_bias"};
-  const Tensor BackwardTensors::* const kMembers[] = {&BackwardTensors::grad_q, &BackwardTensors::grad_k,
-                                                      &BackwardTensors::grad_v, &BackwardTensors::grad_bias};
+  const Tensor BackwardTensors::*const kMembers[] = {&BackwardTensors::grad_q, &BackwardTensors::grad_k,
+                                                     &BackwardTensors::grad_v, &BackwardTensors::grad_bias};
   for (int i = 0; i < 4 && text.empty(); ++i) {
     text = difference(kNames[i], a.backward.*kMembers[i], b.backward.*kMembers[i]);
   }
@@ -151,7 +152,8 @@ TEST_F(Gpu, Fp32HasNoRangeThatLosesScores) {
         if (!serves(kernel, Case(spec), Direction::forward)) continue;
         auto run = [&](double factor) {
           Case problem(spec);
-          for (const auto& [tensor, by] : {std::pair{problem.forward.q, factor}, {problem.forward.k, 1 / factor}}) {
+          for (const auto& [tensor, by] :
+               {std::pair{problem.forward.q, factor}, {problem.forward.k, 1 / factor}}) {
             auto* numbers = static_cast<float*>(tensor.data);
             const auto count = tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
             for (std::int64_t i = 0; i < count; ++i)

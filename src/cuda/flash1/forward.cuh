@@ -277,7 +277,8 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
               }
             }
           }
-          issue_pv<C>(state.o, x, scores, values + Rows::bytes(key - step.key_begin), (masked || hides) && non_finite);
+          issue_pv<C>(state.o, x, scores, values + Rows::bytes(key - step.key_begin),
+                      (masked || hides) && non_finite);
         }
         state.store(a, row, live);
       }

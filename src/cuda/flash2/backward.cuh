@@ -87,9 +87,10 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
     const QueryRun& run = tile.run[step.which];
     const int begin = step.begin;
     // A bias may hide keys (-inf): its steps are taken like those that a mask cuts.
-    full =
-        (C.variant == Variant::plain || !a.features.has_bias) && begin >= run.first && begin + kBlockQ <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
-        tile.keys.begin >= begin + kBlockQ - 1 + tile.band.low && tile.keys.end - 1 <= begin + tile.band.high;
+    full = (C.variant == Variant::plain || !a.features.has_bias) && begin >= run.first &&
+           begin + kBlockQ <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
+           tile.keys.begin >= begin + kBlockQ - 1 + tile.band.low &&
+           tile.keys.end - 1 <= begin + tile.band.high;
     if (!C.one_copy() && full) products.template compute_step<false>();
     else products.template compute_step<true>();
     if constexpr (C.stages == 1) __syncthreads();

@@ -53,8 +53,7 @@ __device__ __forceinline__ float featured_score(const core::Problem& p, const Sc
     value = score * f.scale_log2;
   }
   if (f.has_alibi) value -= o.slope * static_cast<float>(abs(i + o.diagonal - j));
-  if (f.has_bias && seen)
-    value = biased_score<true>(value, load_bias(p, o.bias + i * p.bias.row_stride + j));
+  if (f.has_bias && seen) value = biased_score<true>(value, load_bias(p, o.bias + i * p.bias.row_stride + j));
   return value;
 }
 

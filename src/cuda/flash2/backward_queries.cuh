@@ -220,7 +220,8 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
                        min(begin + C.block_k, tile.run[which].last)};
     const std::uint32_t k_tile = stages + stage * 2 * C.key_tile_bytes();
     // A bias may hide keys (-inf): its steps are taken like those that a mask cuts.
-    const bool full = (C.variant == Variant::plain || !a.features.has_bias) && step.last - step.first == C.block_k && step.first >= tile.end - 1 + tile.band.low &&
+    const bool full = (C.variant == Variant::plain || !a.features.has_bias) &&
+                      step.last - step.first == C.block_k && step.first >= tile.end - 1 + tile.band.low &&
                       step.last - 1 <= tile.begin + tile.band.high;
 #pragma unroll
     for (int column = 0; column < C.block_k; column += kChunk) {

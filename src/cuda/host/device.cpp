@@ -180,7 +180,7 @@ bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason re
                                      tiles(p.k_length, p.blocks ? p.blocks.block_k : 0));
   if (product(p.batch, p.q_heads, most) > kMostBlocks) {
     return reason.give("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
-                        " tiles are more than 2^31 - 1 thread blocks");
+                       " tiles are more than 2^31 - 1 thread blocks");
   }
   return false;
 }
@@ -255,8 +255,8 @@ DeviceScope::DeviceScope(int device) {
   CUdevice current = -1;
   if (contexts().device_of_current(&current) == CUDA_SUCCESS && current == device) return;
   if (const CUresult result = contexts().push(primary_context(device)); result != CUDA_SUCCESS) {
-    core::fail(ErrorCode::device_failure, "cuCtxPushCurrent: error ", static_cast<int>(result), " for cuda:",
-               device);
+    core::fail(ErrorCode::device_failure, "cuCtxPushCurrent: error ", static_cast<int>(result),
+               " for cuda:", device);
   }
   pushed_ = true;
 }

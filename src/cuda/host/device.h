@@ -84,7 +84,8 @@ void launch(void (*kernel)(Arguments), const char* name, std::int64_t grid, int 
             std::size_t shared_memory, void* stream, Arguments arguments,
             Begin begin = Begin::after_predecessors) {
   if (grid == 0) return;
-  launch(reinterpret_cast<const void*>(kernel), name, grid, threads, shared_memory, stream, &arguments, begin);
+  launch(reinterpret_cast<const void*>(kernel), name, grid, threads, shared_memory, stream, &arguments,
+         begin);
 }
 
 #if TESSERA_HAVE_CUDA

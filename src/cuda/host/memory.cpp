@@ -59,8 +59,9 @@ cudaError_t take_memory(void** data, std::size_t bytes, int device, cudaStream_t
   const bool in_graph = capturing(stream);
   if (!device_limits(device).memory_pools) {
     if (in_graph) {
-      core::fail(ErrorCode::unsupported, "cuda:", device,
-                 " has no memory pools, so that a CUDA graph cannot take workspace; lend it (Execution::workspace)");
+      core::fail(
+          ErrorCode::unsupported, "cuda:", device,
+          " has no memory pools, so that a CUDA graph cannot take workspace; lend it (Execution::workspace)");
     }
     return cudaMalloc(data, bytes);
   }
