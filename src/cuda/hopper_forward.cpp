@@ -97,6 +97,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   hopper::Arguments a{};
   a.schedule = schedule_of(c, p);
   if (a.schedule.count() == 0) return;
+  const DeviceScope scope(p.device.index);
   const int box_rows[4] = {c.q_part_rows(), c.block_k, c.block_k, 16};
   CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
   const std::array<Operand, 4> all = operands(p);
@@ -116,7 +117,6 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
     a.links = arena.take<int>(a.schedule.count());
     a.launch = launch_number();
   }
-  const DeviceScope scope(p.device.index);
   const std::int64_t grid = std::min<std::int64_t>(a.schedule.count(), device.multiprocessors);
   launch(instance.kernel, "hopper forward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
          stream, a, Begin::beside_predecessors);

@@ -103,6 +103,7 @@ TEST_F(Gpu, TheCallersContextIsKept) {
   const auto create = driver_function<Create>("cuCtxCreate", 11000);
   const auto destroy = driver_function<decltype(&cuCtxDestroy)>("cuCtxDestroy");
   CUcontext own = nullptr;
+  ASSERT_TRUE(create != nullptr && destroy != nullptr);
   ASSERT_EQ(create(&own, 0, 0), CUDA_SUCCESS);
   {
     const cuda::DeviceScope scope(0);

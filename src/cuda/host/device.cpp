@@ -273,6 +273,7 @@ namespace {
 void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes) {
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
+  const OutsideCapture outside;  // asking may load the kernel
   cudaFuncAttributes now{};
   check(cudaFuncGetAttributes(&now, kernel), name);
   if (now.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) return;
