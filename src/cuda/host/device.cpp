@@ -211,6 +211,8 @@ struct Contexts {
 const Contexts& contexts() {
   static const Contexts functions = [] {
     Contexts c;
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");  // initialises the driver, without a context
     auto find = [](auto& function, const char* name) {
       void* found = nullptr;
       cudaDriverEntryPointQueryResult result{};

@@ -113,11 +113,17 @@ DeviceBuffer::DeviceBuffer(int device, std::size_t bytes) : device_(device), byt
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) forget(cudaFree(data_));
+  if (data_ == nullptr) return;
+  try {
+    const DeviceScope scope(device_);
+    forget(cudaFree(data_));
+  } catch (const Error&) {
+  }
 }
 
 void DeviceBuffer::upload(const void* host, std::size_t bytes, std::size_t offset) {
   if (bytes == 0) return;
+  const DeviceScope scope(device_);
   synchronize(device_);
   check(cudaMemcpy(data_ + offset, host, bytes, cudaMemcpyHostToDevice), "copying to the GPU");
   // From pageable memory cudaMemcpy may return before the last bytes have arrived, and a stream that does not wait for the
@@ -131,6 +137,7 @@ void DeviceBuffer::download(void* host, std::size_t bytes, std::size_t offset) c
 
 void download(int device, const void* data, void* host, std::size_t bytes) {
   if (bytes == 0) return;
+  const DeviceScope scope(device);
   synchronize(device);
   check(cudaMemcpy(host, data, bytes, cudaMemcpyDeviceToHost), "copying from the GPU");
 }
