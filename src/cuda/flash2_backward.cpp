@@ -162,12 +162,13 @@ core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t>
 
 bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
   const DeviceLimits& device = path.device(p);
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (device.capability < path.capability) {
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
+  if (own.capability < path.capability) {
     return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
-                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                       device.capability % 10);
+                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
   }
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (size_limits(p, kQueryBlock, reason)) return true;
   return !choose_backward(path.family, device, p, reason).complete;
 }

@@ -132,13 +132,14 @@ bool flash2_fp32_featured(const core::Problem& p) {
 
 bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p,
                         core::Reason reason) {
-  if (!device.failure.empty()) return reason.give(device.failure);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
   const int capability = multiply == Multiply::halves ? 80 : 75;
-  if (device.capability < capability) {
+  if (own.capability < capability) {
     return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
-                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                       device.capability % 10);
+                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
   }
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (p.direction == Direction::backward) {  // delta has a kernel for all GPUs
     const DeviceLimits& any = device_limits(p.device.index, Code::any);
     if (!any.failure.empty()) return reason.give(any.failure);
