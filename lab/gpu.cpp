@@ -139,7 +139,7 @@ void* GpuPool::allocate(std::size_t bytes, std::size_t /*alignment*/, void* stre
   auto* const on = static_cast<cudaStream_t>(stream);
   const cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, state_->pool, on);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    cuda::forget(status);
     return nullptr;
   }
   check(status, "cudaMallocFromPoolAsync");

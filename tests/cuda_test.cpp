@@ -20,105 +20,13 @@
 #include "cuda/host/devices.h"
 #include "reference/check.h"
 #include "reference/device_case.h"
+#include "support/gpu.h"
 #include "support/kernels.h"
 #include "support/tensors.h"
 #include "tessera/error.h"
 
-#if TESSERA_HAVE_CUDA
-#include "cuda/host/device.h"
-#endif
-
 namespace tessera::test {
 namespace {
-
-using reference::Case;
-using reference::CaseSpec;
-using reference::DeviceCase;
-using reference::ForceKernel;
-
-std::vector<std::string> gpu_kernels() {
-  std::vector<std::string> names;
-  for (const KernelInfo& kernel : kernels()) {
-    const bool listed = std::find(names.begin(), names.end(), kernel.name) != names.end();
-    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::forward && !listed) {
-      names.push_back(kernel.name);
-    }
-  }
-  return names;
-}
-
-// Whether a kernel can serve a case in a direction, on this machine.
-bool serves(const std::string& kernel, const Case& problem, Direction direction) {
-  const ForceKernel forced(kernel);
-  auto on_gpu = [](auto tensors, auto... members) {
-    (((tensors.*members).device = Device::cuda(0)), ...);
-    return tensors;
-  };
-  Attention attention = problem.attention;
-  if (attention.mask.lengths.count != 0) {
-    attention.mask.lengths.max_q = problem.spec().q_length;
-    attention.mask.lengths.max_k = problem.spec().k_length;
-  }
-  try {
-    if (direction == Direction::forward) {
-      using T = ForwardTensors;
-      (void)plan(attention, on_gpu(problem.forward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse));
-    } else {
-      using T = BackwardTensors;
-      (void)plan(attention,
-                 on_gpu(problem.backward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse, &T::grad_out,
-                        &T::grad_lse, &T::grad_q, &T::grad_k, &T::grad_v, &T::grad_bias));
-    }
-    return true;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
-    return false;
-  }
-}
-
-// Both directions on the GPU: each by the kernel named where it serves it, else by the automatic choice, which takes what
-// the other left. False: it serves neither.
-bool run_where_served(Case& problem, const std::string& kernel) {
-  const bool forwards = serves(kernel, problem, Direction::forward);
-  const bool backwards = serves(kernel, problem, Direction::backward);
-  if (!forwards && !backwards) return false;
-  DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
-  {
-    const ForceKernel forced(forwards ? kernel : "");
-    forward(copy.attention, copy.forward);
-  }
-  {
-    const ForceKernel forced(backwards ? kernel : "");
-    backward(copy.attention, copy.backward);
-  }
-  EXPECT_EQ(copy.fetch(), "");
-  return true;
-}
-
-class Gpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = cuda::unusable(0); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
-
-// Calls test(kernel, dtype) for every kernel in every type that it serves at all.
-void for_each_lane(const std::function<void(const std::string& kernel, DType dtype)>& test) {
-  int lanes = 0;
-  for (const std::string& kernel : gpu_kernels()) {
-    for (const DType dtype : kDTypes) {
-      if (!serves(kernel, Case({.dtype = dtype, .q_length = 8, .k_length = 8}), Direction::forward)) continue;
-      SCOPED_TRACE(kernel + " in " + name(dtype));
-      try {
-        test(kernel, dtype);
-      } catch (const std::exception& error) {  // the other kernels are tested all the same
-        ADD_FAILURE() << error.what();
-      }
-      ++lanes;
-    }
-  }
-  EXPECT_GT(lanes, 0);
-}
 
 // ---- the contract ----------------------------------------------------------------------------------------
 
@@ -617,19 +525,6 @@ TEST_F(Gpu, ThereIsNoHundredthGpu) {
 
 using cuda::check;
 
-class Stream {
- public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }  // NOLINT: as CUDA takes it
-  void wait() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
 std::size_t bytes_of(const Tensor& t) {
   return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]) * size_of(t.dtype);
 }
@@ -909,37 +804,6 @@ TEST_F(Gpu, BackwardOfThreadsAndStreamsSideBySide) {
   });
 }
 
-// A captured graph.
-class Graph {
- public:
-  Graph(const Stream& stream, const std::function<void()>& calls) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-    try {
-      calls();
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph_);
-      throw;
-    }
-    check(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
-    check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
-  }
-  ~Graph() {
-    cudaGraphExecDestroy(executable_);
-    cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void replay(const Stream& stream) const {
-    check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
-    stream.wait();
-  }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
-
 // Forward and backward are captured with the library's own workspace, and replayed; a block mask reaches the GPU while
 // the capture runs.
 TEST_F(Gpu, GraphsReplay) {
@@ -997,6 +861,7 @@ TEST_F(Gpu, GraphsDrawNewDropoutBits) {
       check(cudaMemcpy(const_cast<std::uint64_t*>(copy.attention.dropout.state), state, sizeof state,
                        cudaMemcpyHostToDevice),
             "cudaMemcpy");
+      cuda::synchronize(0);  // the copy may return before the numbers have arrived
       graph.replay(stream);
       copy.fetch();
       Case fresh(problem.spec());

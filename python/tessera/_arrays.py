@@ -86,7 +86,8 @@ class Cupy(Library):
             return self.namespace.asarray(values, dtype="int32" if kind == "i" else "float32")
 
     def stream(self, like: Array) -> int | None:
-        return int(self.namespace.cuda.get_current_stream().ptr)
+        with like.device:  # every device has a current stream of its own
+            return int(self.namespace.cuda.get_current_stream().ptr)
 
 
 class Jax(Library):

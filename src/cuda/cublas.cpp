@@ -31,6 +31,7 @@ constexpr int kNoReducedPrecisionReduction = 16;  // partial sums of 16-bit prod
 
 struct Library {
   Status (*create)(Handle*) = nullptr;
+  Status (*destroy)(Handle) = nullptr;
   Status (*set_stream)(Handle, cudaStream_t) = nullptr;
   Status (*set_workspace)(Handle, void*, std::size_t) = nullptr;
   Status (*set_math_mode)(Handle, int) = nullptr;
@@ -68,6 +69,7 @@ Library load() {
     if (function == nullptr) library.missing = std::string("libcublas.so has no ") + name;
   };
   find(library.create, "cublasCreate_v2");
+  find(library.destroy, "cublasDestroy_v2");
   find(library.set_stream, "cublasSetStream_v2");
   find(library.set_workspace, "cublasSetWorkspace_v2");
   find(library.set_math_mode, "cublasSetMathMode");
@@ -84,7 +86,6 @@ const Library& library() {
 
 void check_cublas(Status status, const char* what) {
   if (status == 0) return;
-  cudaGetLastError();
   core::fail(ErrorCode::device_failure, what, ": ", library().status_string(status));
 }
 
@@ -106,7 +107,10 @@ Handle create_handle() {
   const OutsideCapture scope;
   Handle handle = nullptr;
   check_cublas(library().create(&handle), "cublasCreate");
-  check_cublas(library().set_math_mode(handle, kNoReducedPrecisionReduction), "cublasSetMathMode");
+  if (const Status status = library().set_math_mode(handle, kNoReducedPrecisionReduction); status != 0) {
+    library().destroy(handle);
+    check_cublas(status, "cublasSetMathMode");
+  }
   return handle;
 }
 
@@ -178,21 +182,17 @@ std::string cublas_description() {
   return core::concat("cuBLAS ", part[0], ".", part[1], ".", part[2]);
 }
 
-std::size_t cublas_workspace_bytes(int capability) {
-  constexpr std::size_t kMiB = std::size_t{1} << 20;
-  return capability >= 90 ? 32 * kMiB : 4 * kMiB;
-}
+Cublas::Lease::Lease(int of_device) : device(of_device), handle(take_handle(of_device)) {}
 
-Cublas::Cublas(int device, void* stream, void* workspace, std::size_t workspace_bytes)
-    : device_(device), handle_(take_handle(device)) {
-  // In this order: setting the stream takes the memory away again.
-  check_cublas(library().set_stream(handle_, static_cast<cudaStream_t>(stream)), "cublasSetStream");
-  check_cublas(library().set_workspace(handle_, workspace, workspace_bytes), "cublasSetWorkspace");
-}
-
-Cublas::~Cublas() {
+Cublas::Lease::~Lease() {
   const std::lock_guard lock(pool().mutex);
-  pool().free.emplace_back(device_, handle_);
+  pool().free.emplace_back(device, handle);
+}
+
+Cublas::Cublas(int device, void* stream, void* workspace, std::size_t workspace_bytes) : lease_(device) {
+  // In this order: setting the stream takes the memory away again.
+  check_cublas(library().set_stream(lease_.handle, static_cast<cudaStream_t>(stream)), "cublasSetStream");
+  check_cublas(library().set_workspace(lease_.handle, workspace, workspace_bytes), "cublasSetWorkspace");
 }
 
 void Cublas::multiply(const BatchedProduct& product) const {
@@ -205,7 +205,7 @@ void Cublas::multiply(const BatchedProduct& product) const {
   auto operation = [](Transpose t) { return t == Transpose::yes ? kTranspose : kNoTranspose; };
   // cuBLAS counts by columns: it is handed C^T = B^T A^T.
   auto call = [&](const std::array<std::int64_t, 3>& index, int count) {
-    check_cublas(library().gemm(handle_, operation(p.b_transposed), operation(p.a_transposed),
+    check_cublas(library().gemm(lease_.handle, operation(p.b_transposed), operation(p.a_transposed),
                                 static_cast<int>(p.columns), static_cast<int>(p.rows),
                                 static_cast<int>(p.depth), &p.alpha, at(p.b, index), type_of(p.b.dtype),
                                 static_cast<int>(p.b.row_stride), p.b.stride[strided], at(p.a, index),

@@ -1,5 +1,5 @@
 // Matrix products by cuBLAS, which is loaded when the first of them is wanted: only the baseline needs it, so
-// nobody else should have to install it. Only in builds with CUDA.
+// nobody else should have to install it. Without CUDA it is missing.
 #pragma once
 
 #include <array>
@@ -19,7 +19,10 @@ std::string cublas_description();
 
 // How much memory cuBLAS likes to have for itself on a GPU of this compute capability (10 * major + minor): what it
 // would allocate if none were lent.
-std::size_t cublas_workspace_bytes(int capability);
+constexpr std::size_t cublas_workspace_bytes(int capability) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  return capability >= 90 ? 32 * kMiB : 4 * kMiB;
+}
 
 enum class Transpose { no, yes };
 
@@ -50,14 +53,20 @@ class Cublas {
   Cublas(int device, void* stream, void* workspace, std::size_t workspace_bytes);
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
-  ~Cublas();
 
   // As few calls of cuBLAS as the strides allow. Throws Error (device_failure) with cuBLAS's own words.
   void multiply(const BatchedProduct& product) const;
 
  private:
-  int device_;
-  void* handle_;
+  struct Lease {  // goes back to the pool also when the constructor throws
+    explicit Lease(int of_device);
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    int device;
+    void* handle;
+  };
+  Lease lease_;
 };
 
 }  // namespace tessera::cuda

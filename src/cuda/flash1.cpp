@@ -2,8 +2,6 @@
 // algorithm is in flash1/forward.cuh and flash1/backward.cuh.
 #include "cuda/flash1.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 #include <limits>
 
@@ -33,6 +31,13 @@ const Instances& instances_for(std::int64_t head_dim) {
 
 int capability_of(const DeviceLimits& limits, Path path) {
   return path == Path::sm75 ? 75 : limits.capability;
+}
+
+// The limits of the GPU for the code that a problem's kernels are in.
+const DeviceLimits& device_of(const core::Problem& p, Path path) {
+  const bool turing = capability_of(device_limits(p.device.index), path) < 80;
+  const Code code = p.dtype == DType::fp32 ? Code::any : turing ? Code::sm75 : Code::sm80;
+  return device_limits(p.device.index, code);
 }
 
 // Whether rows of a tensor can be copied 16 bytes at a time.
@@ -94,25 +99,25 @@ flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance
 
 bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, core::Reason reason) {
   if (!limits.failure.empty()) return reason.give(limits.failure);
+  if (p.direction == Direction::backward) {  // delta is cuda.standard's
+    const DeviceLimits& any = device_limits(p.device.index, Code::any);
+    if (!any.failure.empty()) return reason.give(any.failure);
+  }
   const int capability = capability_of(limits, path);
   if (limits.capability < 75 || (p.dtype == DType::bf16 && capability < 80)) {
     return reason.give(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
                        "; this is ", capability / 10, ".", capability % 10);
   }
-  const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest >= core::kLongestWalk) {
-    return reason.give("sequence length ", longest, " is not below 2^29");
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
+  if (product(p.batch, p.q_heads, std::max<std::int64_t>(p.q_length, 1)) > kMostBlocks) {
+    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", p.q_length,
+                       " rows are more than 2^31 - 1 rows");
   }
-  const std::int64_t heads = p.batch * p.q_heads;
-  if (heads > 0 && p.q_length > std::numeric_limits<std::int32_t>::max() / heads) {
-    return reason.give(heads, " heads of ", p.q_length, " rows are more than 2^31 - 1 rows");
-  }
-  if (p.has_grad_bias && p.bias_batch * p.bias_heads * (p.bias_rows / 32 + 1) >
-                             std::numeric_limits<std::int32_t>::max() / (p.k_length + 1)) {
-    return reason.give("the bias has more tiles than a grid has thread blocks");
-  }
+  if (p.has_grad_bias &&
+      grid_limit(product(p.bias_batch, p.bias_heads, p.bias_rows / 32 + 1, p.k_length + 1), reason))
+    return true;
   const Instance& instance = instance_of(p, limits, path);
-  if (instance.kernel == nullptr) {
+  if (instance.head_dim == 0) {
     return reason.give(
         "head_dim ", std::max(p.qk_dim, p.v_dim),
         " is beyond 128, the most for backward in the shared memory of compute capability 7.5");
@@ -126,7 +131,7 @@ bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, co
 }
 
 registry::Configuration configuration(const core::Problem& p, Path path) {
-  const DeviceLimits& limits = device_limits(p.device.index);
+  const DeviceLimits& limits = device_of(p, path);
   const Instance& instance = instance_of(p, limits, path);
   const int block_k = block_keys(p, limits, instance), bytes = shared_bytes(p, instance, block_k);
   Arena arena;
@@ -140,7 +145,7 @@ registry::Configuration configuration(const core::Problem& p, Path path) {
 }
 
 std::string details(const core::Problem& p, Path path) {
-  const int capability = capability_of(device_limits(p.device.index), path);
+  const int capability = capability_of(device_of(p, path), path);
   const char* products = p.dtype == DType::fp32 ? "FFMA" : capability < 80 ? "mma.m16n8k8" : "mma.m16n8k16";
   const bool forward = p.direction == Direction::forward;
   return core::concat(products, ", 1 thread block per ", forward ? "head" : "key/value head", ", ",
@@ -150,14 +155,14 @@ std::string details(const core::Problem& p, Path path) {
 void run(const core::Problem& p, const registry::Configuration& configuration,
          const registry::Resources& resources, Path path) {
   const DeviceScope scope(p.device.index);
-  const Instance& instance = instance_of(p, device_limits(p.device.index), path);
+  const Instance& instance = instance_of(p, device_of(p, path), path);
   Arena arena(resources.workspace);
   flash1::Arguments a = arguments(arena, p, instance);
   a.block_k = static_cast<int>(configuration.block_k);
   const bool forward = p.direction == Direction::forward;
   if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
   if (p.has_grad_bias) {
-    const Instance& bias = instances_of(p, device_limits(p.device.index), path).bias;
+    const Instance& bias = instances_of(p, device_of(p, path), path).bias;
     const core::Tiling blocks{p.k_length, bias.block_q, p.blocks ? p.blocks.block_k : 0};
     const std::int64_t tiles = p.bias_rows == 1 ? 1 : core::Tiling{p.q_length, bias.block_q}.count();
     launch(bias.kernel, "cuda.flash1: bias gradient", p.bias_batch * p.bias_heads * tiles * blocks.count(),
@@ -172,7 +177,7 @@ void run(const core::Problem& p, const registry::Configuration& configuration,
 }  // namespace
 
 bool flash1_limits(const core::Problem& p, core::Reason reason) {
-  return limits_on(device_limits(p.device.index), p, Path::newest, reason);
+  return limits_on(device_of(p, Path::newest), p, Path::newest, reason);
 }
 registry::Configuration flash1_configuration(const core::Problem& p, int) {
   return configuration(p, Path::newest);
@@ -186,7 +191,7 @@ void flash1_run(const core::Problem& p, const registry::Configuration& configura
 }
 
 bool flash1_sm75_limits(const core::Problem& p, core::Reason reason) {
-  return limits_on(device_limits(p.device.index), p, Path::sm75, reason);
+  return limits_on(device_of(p, Path::sm75), p, Path::sm75, reason);
 }
 registry::Configuration flash1_sm75_configuration(const core::Problem& p, int) {
   return configuration(p, Path::sm75);
@@ -200,5 +205,3 @@ void flash1_sm75_run(const core::Problem& p, const registry::Configuration& conf
 }
 
 }  // namespace tessera::cuda
-
-#endif

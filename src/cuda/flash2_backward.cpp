@@ -1,7 +1,5 @@
 #include "cuda/flash2_backward.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 
 #include "core/schedule.h"
@@ -79,30 +77,33 @@ struct Grids {
 
 Grids grids_of(const core::Problem& p, const BackwardChoice& choice) {
   Grids grids;
-  grids.blocks = p.batch * p.q_heads * ((p.q_length + kQueryBlock - 1) / kQueryBlock);
+  grids.blocks = product(p.batch, p.q_heads, (p.q_length + kQueryBlock - 1) / kQueryBlock);
   if (choice.keys != nullptr)
-    grids.keys = p.batch * p.kv_heads * tiling_of(p, true, choice.keys->block_k).count();
+    grids.keys = product(p.batch, p.kv_heads, tiling_of(p, true, choice.keys->block_k).count());
   if (choice.queries != nullptr)
-    grids.queries = p.batch * p.q_heads * tiling_of(p, false, choice.queries->block_q).count();
+    grids.queries = product(p.batch, p.q_heads, tiling_of(p, false, choice.queries->block_q).count());
   if (choice.bias != nullptr) {
-    grids.bias = p.bias_batch * p.bias_heads * bias_rows(p, *choice.bias).count() *
-                 tiling_of(p, true, choice.bias->block_k).count();
+    grids.bias = product(p.bias_batch, p.bias_heads, bias_rows(p, *choice.bias).count(),
+                         tiling_of(p, true, choice.bias->block_k).count());
   }
   return grids;
 }
 
-bool common_limits(const DeviceLimits& device, const core::Problem& p, int capability, core::Reason reason) {
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (device.capability < capability) {
-    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
-                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                       device.capability % 10);
-  }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) {
-    return reason.give("sequences must be shorter than 2^29");
-  }
-  return false;
+// The kernels for one kind of GPU, and the code that they are in.
+struct Path {
+  BackwardFamily family;
+  int capability;
+  Code code;
+
+  const DeviceLimits& device(const core::Problem& p) const { return device_limits(p.device.index, code); }
+};
+
+Path newest(const core::Problem& p) {
+  return {p.dtype == DType::bf16 ? flash2::backward_family_bf16() : flash2::backward_family_fp16(), 80,
+          Code::sm80};
 }
+
+Path sm75() { return {flash2::backward_family_sm75(), 75, Code::sm75}; }
 
 // Where the workspace is cut: statistics, then the sums of dQ, then whose turn it is and the ticket.
 struct Workspace {
@@ -159,13 +160,21 @@ core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t>
   return order;
 }
 
-bool limits_of(const BackwardFamily& family, const core::Problem& p, int capability, core::Reason reason) {
-  const DeviceLimits& device = device_limits(p.device.index);
-  return common_limits(device, p, capability, reason) || !choose_backward(family, device, p, reason).complete;
+bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
+  const DeviceLimits& device = path.device(p);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
+  if (own.capability < path.capability) {
+    return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
+                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
+  }
+  if (!device.failure.empty()) return reason.give(device.failure);
+  if (size_limits(p, kQueryBlock, reason)) return true;
+  return !choose_backward(path.family, device, p, reason).complete;
 }
 
-registry::Configuration configuration_of(const BackwardFamily& family, const core::Problem& p) {
-  const BackwardChoice choice = choose_backward(family, device_limits(p.device.index), p);
+registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
+  const BackwardChoice choice = choose_backward(path.family, path.device(p), p);
   registry::Configuration configuration{.workspace_bytes = workspace_of(p, choice).bytes()};
   for (const BackwardKernel* kernel : {choice.keys, choice.queries, choice.bias}) {
     if (kernel == nullptr) continue;
@@ -177,8 +186,8 @@ registry::Configuration configuration_of(const BackwardFamily& family, const cor
   return configuration;
 }
 
-std::string details_of(const BackwardFamily& family, const core::Problem& p) {
-  const BackwardChoice choice = choose_backward(family, device_limits(p.device.index), p);
+std::string details_of(const Path& path, const core::Problem& p) {
+  const BackwardChoice choice = choose_backward(path.family, path.device(p), p);
   std::string text;
   auto add = [&](const char* what, const BackwardKernel* kernel) {
     if (kernel == nullptr) return;
@@ -195,8 +204,9 @@ std::string details_of(const BackwardFamily& family, const core::Problem& p) {
   return text;
 }
 
-void run(const BackwardFamily& family, const core::Problem& p, const registry::Resources& resources) {
-  const DeviceLimits& device = device_limits(p.device.index);
+void run(const Path& path, const core::Problem& p, const registry::Resources& resources) {
+  const DeviceLimits& device = path.device(p);
+  const BackwardFamily& family = path.family;
   const BackwardChoice choice = choose_backward(family, device, p);
   const Grids grids = grids_of(p, choice);
   const DeviceScope scope(p.device.index);
@@ -237,10 +247,6 @@ void run(const BackwardFamily& family, const core::Problem& p, const registry::R
     launch(choice.bias->kernel, "flash2 backward, bias", grids.bias, choice.bias->threads,
            static_cast<std::size_t>(choice.bias->shared_memory), resources.stream, a);
   }
-}
-
-BackwardFamily family_of(const core::Problem& p) {
-  return p.dtype == DType::bf16 ? flash2::backward_family_bf16() : flash2::backward_family_fp16();
 }
 
 }  // namespace
@@ -287,50 +293,45 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   if (p.has_grad_bias) choice.bias = choose(family.bias, Variant::featured);
   if (choice.complete) {
     const Grids grids = grids_of(p, choice);
-    constexpr std::int64_t kMost = 0x7FFFFFFF;
-    if (std::max({grids.keys, grids.queries, grids.bias, grids.blocks}) > kMost) {
-      choice.complete = !reason.give("more than 2^31 - 1 tiles do not fit into a grid");
-    }
+    choice.complete = !grid_limit(std::max({grids.keys, grids.queries, grids.bias, grids.blocks}), reason);
   }
   return choice;
 }
 
 bool flash2_backward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(family_of(p), p, 80, reason);
+  return limits_of(newest(p), p, reason);
 }
 
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(family_of(p), p);
+  return configuration_of(newest(p), p);
 }
 
 std::string flash2_backward_details(const core::Problem& p,
                                     const registry::Configuration& /*configuration*/) {
-  return details_of(family_of(p), p);
+  return details_of(newest(p), p);
 }
 
 void flash2_backward(const core::Problem& p, const registry::Configuration& /*configuration*/,
                      const registry::Resources& resources) {
-  run(family_of(p), p, resources);
+  run(newest(p), p, resources);
 }
 
 bool flash2_sm75_backward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(flash2::backward_family_sm75(), p, 75, reason);
+  return limits_of(sm75(), p, reason);
 }
 
 registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(flash2::backward_family_sm75(), p);
+  return configuration_of(sm75(), p);
 }
 
 std::string flash2_sm75_backward_details(const core::Problem& p,
                                          const registry::Configuration& /*configuration*/) {
-  return details_of(flash2::backward_family_sm75(), p);
+  return details_of(sm75(), p);
 }
 
 void flash2_sm75_backward(const core::Problem& p, const registry::Configuration& /*configuration*/,
                           const registry::Resources& resources) {
-  run(flash2::backward_family_sm75(), p, resources);
+  run(sm75(), p, resources);
 }
 
 }  // namespace tessera::cuda
-
-#endif

@@ -1,8 +1,6 @@
 // Which backward kernels serve what on which GPU: choose_backward is a pure function, and needs no GPU.
 #include <gtest/gtest.h>
 
-#if TESSERA_HAVE_CUDA
-
 #include "cuda/flash2_backward.h"
 #include "cuda/host/devices.h"
 
@@ -32,7 +30,7 @@ core::Problem with_variant(core::Problem p, Variant variant) {
 
 // A kernel that serves such a problem on the device.
 void expect_fits(const BackwardKernel& kernel, Variant variant, int head_dim, const DeviceLimits& device) {
-  EXPECT_NE(kernel.kernel, nullptr);
+  EXPECT_EQ(kernel.kernel != nullptr, TESSERA_HAVE_CUDA != 0);
   EXPECT_GE(kernel.head_dim, head_dim);
   EXPECT_GE(kernel.variant, variant);
   EXPECT_LE(kernel.shared_memory, device.shared_memory);
@@ -183,10 +181,8 @@ TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   std::string reason;
   EXPECT_FALSE(
       choose_backward(flash2::backward_family_fp16(), device_limits(0), p, core::Reason(reason)).complete);
-  EXPECT_EQ(reason, "more than 2^31 - 1 tiles do not fit into a grid");
+  EXPECT_NE(reason.find("more than a grid holds, 2^31 - 1"), std::string::npos) << reason;
 }
 
 }  // namespace
 }  // namespace tessera::cuda
-
-#endif

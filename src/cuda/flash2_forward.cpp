@@ -1,7 +1,5 @@
 #include "cuda/flash2_forward.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 
 #include "core/environment.h"
@@ -42,22 +40,20 @@ int shared_memory(const ForwardConfig& c, const core::Problem& p, const DeviceLi
                                                                                           : c.tile_bytes();
 }
 
-bool common_limits(const DeviceLimits& device, const core::Problem& p, int capability, core::Reason reason) {
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (device.capability < capability) {
-    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
-                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                       device.capability % 10);
-  }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) {
-    return reason.give("sequences must be shorter than 2^29");
-  }
-  return false;
+// The instances for one kind of GPU, and the code that they are in.
+struct Path {
+  std::span<const ForwardInstance> instances;
+  int capability;
+  Code code;
+
+  const DeviceLimits& device(const core::Problem& p) const { return device_limits(p.device.index, code); }
+};
+
+Path newest(const core::Problem& p) {
+  return {p.dtype == DType::bf16 ? flash2_forward_bf16() : flash2_forward_fp16(), 80, Code::sm80};
 }
 
-std::span<const ForwardInstance> instances_of(const core::Problem& p) {
-  return p.dtype == DType::bf16 ? flash2_forward_bf16() : flash2_forward_fp16();
-}
+Path sm75() { return {flash2_sm75_forward_fp16(), 75, Code::sm75}; }
 
 // Pairs of warps start slowly: with few keys per query the other kernel is faster (measured on an H200: 256 keys, 199
 // against 184 TFLOP/s; 512 keys, 239 against 272). The sequences of a packed batch must not decide about each other.
@@ -88,31 +84,37 @@ core::TileOrder order_of(const core::Problem& p) {
   return order == core::TileOrder::plain ? core::TileOrder::descending : order;
 }
 
-registry::Configuration configuration_of(const ForwardInstance* instance, const core::Problem& p) {
+const ForwardInstance* choose(const Path& path, const core::Problem& p) {
+  return choose_forward(path.instances, path.device(p), p);
+}
+
+registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
+  const ForwardInstance* instance = choose(path, p);
   if (instance == nullptr) return {};
-  const int bytes = shared_memory(instance->config, p, device_limits(p.device.index));
+  const int bytes = shared_memory(instance->config, p, path.device(p));
   return {.block_q = instance->config.block_q(),
           .block_k = instance->config.block_k,
           .shared_memory_bytes = static_cast<std::size_t>(bytes),
           .fast_memory_bytes = static_cast<double>(bytes)};
 }
 
-std::string details_of(const ForwardInstance* instance, const core::Problem& p) {
+std::string details_of(const Path& path, const core::Problem& p) {
+  const ForwardInstance* instance = choose(path, p);
   if (instance == nullptr) return {};
   const ForwardConfig& c = instance->config;
   constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
                                        "with features and dropout"};
-  return core::concat(
-      "instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)], "\n", c.warps,
-      " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk, " columns at a time, ", c.stages,
-      c.stages == 1 ? " stage" : " stages", ", ", c.blocks_per_sm, " thread blocks per SM\n",
-      "keys from the last to the first, ",
-      heads_together(p, device_limits(p.device.index), (p.q_length + c.block_q() - 1) / c.block_q()),
-      " heads together");
+  return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
+                      "\n", c.warps, " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk,
+                      " columns at a time, ", c.stages, c.stages == 1 ? " stage" : " stages", ", ",
+                      c.blocks_per_sm, " thread blocks per SM\n", "keys from the last to the first, ",
+                      heads_together(p, path.device(p), (p.q_length + c.block_q() - 1) / c.block_q()),
+                      " heads together");
 }
 
-void run(const ForwardInstance* instance, const core::Problem& p, void* stream) {
-  const DeviceLimits& device = device_limits(p.device.index);
+void run(const Path& path, const core::Problem& p, void* stream) {
+  const ForwardInstance* instance = choose(path, p);
+  const DeviceLimits& device = path.device(p);
   const ForwardConfig& c = instance->config;
   const core::Tiling tiling{p.q_length, c.block_q(), p.blocks.block_q};
   ForwardArguments a{
@@ -143,15 +145,17 @@ void run(const ForwardInstance* instance, const core::Problem& p, void* stream) 
          static_cast<std::size_t>(bytes), stream, a);
 }
 
-const ForwardInstance* choose(std::span<const ForwardInstance> instances, const core::Problem& p) {
-  return choose_forward(instances, device_limits(p.device.index), p);
-}
-
-bool limits_of(std::span<const ForwardInstance> instances, const core::Problem& p, int capability,
-               core::Reason reason) {
-  const DeviceLimits& device = device_limits(p.device.index);
-  return common_limits(device, p, capability, reason) ||
-         choose_forward(instances, device, p, reason) == nullptr;
+bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
+  const DeviceLimits& device = path.device(p);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
+  if (own.capability < path.capability) {
+    return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
+                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
+  }
+  if (!device.failure.empty()) return reason.give(device.failure);
+  const ForwardInstance* instance = choose_forward(path.instances, device, p, reason);
+  return instance == nullptr || size_limits(p, instance->config.block_q(), reason);
 }
 
 }  // namespace
@@ -190,40 +194,38 @@ const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances
 }
 
 bool flash2_forward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(instances_of(p), p, 80, reason);
+  return limits_of(newest(p), p, reason);
 }
 
 registry::Configuration flash2_forward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(choose(instances_of(p), p), p);
+  return configuration_of(newest(p), p);
 }
 
 std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& /*configuration*/) {
-  return details_of(choose(instances_of(p), p), p);
+  return details_of(newest(p), p);
 }
 
 void flash2_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
                     const registry::Resources& resources) {
-  run(choose(instances_of(p), p), p, resources.stream);
+  run(newest(p), p, resources.stream);
 }
 
 bool flash2_sm75_forward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(flash2_sm75_forward_fp16(), p, 75, reason);
+  return limits_of(sm75(), p, reason);
 }
 
 registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(choose(flash2_sm75_forward_fp16(), p), p);
+  return configuration_of(sm75(), p);
 }
 
 std::string flash2_sm75_forward_details(const core::Problem& p,
                                         const registry::Configuration& /*configuration*/) {
-  return details_of(choose(flash2_sm75_forward_fp16(), p), p);
+  return details_of(sm75(), p);
 }
 
 void flash2_sm75_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
                          const registry::Resources& resources) {
-  run(choose(flash2_sm75_forward_fp16(), p), p, resources.stream);
+  run(sm75(), p, resources.stream);
 }
 
 }  // namespace tessera::cuda
-
-#endif

@@ -1,7 +1,5 @@
 #include "cuda/flash2_fp32.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 #include <cstdlib>
 
@@ -27,6 +25,11 @@ constexpr fp32::Kernels kernels_of(Multiply multiply) {
   return {fp32::fma_forward, fp32::fma_backward, fp32::fma_bias_gradient};
 }
 
+// The limits of the GPU for the code that these kernels are in.
+const DeviceLimits& device_of(Multiply multiply, const core::Problem& p) {
+  return device_limits(p.device.index, multiply == Multiply::halves ? Code::sm80 : Code::sm75);
+}
+
 int dim_of(const core::Problem& p) {
   const std::int64_t wanted = std::max(p.qk_dim, p.v_dim);
   return *std::find_if(std::begin(fp32::kDims), std::end(fp32::kDims) - 1,
@@ -45,7 +48,7 @@ bool all_aligned(const core::Problem& p) {
   return aligned(p.grad_out) && aligned(p.grad_q) && aligned(p.grad_k) && aligned(p.grad_v);
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // The tiles of `rows` queries (or keys) of every head, in an order that ends with the short ones. Where tiles are unequal,
 // as many heads advance together as fill the GPU twice: their keys and values then stay in its cache.
@@ -69,7 +72,7 @@ core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, const Devic
 }
 
 std::int64_t delta_rows(const core::Problem& p) {
-  return p.q_heads * (p.packed ? p.q_tokens : p.batch * p.q_length);
+  return product(p.q_heads, p.packed ? p.q_tokens : product(p.batch, p.q_length));
 }
 
 // The passes that a backward call takes.
@@ -120,8 +123,8 @@ void run_bias_gradient(Multiply multiply, const core::Problem& p, const float* d
   const std::int64_t tiles = p.bias_batch * p.bias_heads * q_tiles * ceil_div(p.k_length, c.block_k);
   if (tiles == 0) return;
   fp32::BiasGradientArguments a{p, fp32::Constants::of(p, all_aligned(p)), delta};
-  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias",
-         static_cast<unsigned>(tiles), c.threads(), c.shared_memory(), static_cast<cudaStream_t>(stream), &a);
+  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias", tiles, c.threads(),
+         c.shared_memory(), stream, &a);
 }
 
 }  // namespace
@@ -132,16 +135,19 @@ bool flash2_fp32_featured(const core::Problem& p) {
 
 bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p,
                         core::Reason reason) {
-  if (!device.failure.empty()) return reason.give(device.failure);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
   const int capability = multiply == Multiply::halves ? 80 : 75;
-  if (device.capability < capability) {
+  if (own.capability < capability) {
     return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
-                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                       device.capability % 10);
+                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
   }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) {
-    return reason.give("sequences must be shorter than 2^29");
+  if (!device.failure.empty()) return reason.give(device.failure);
+  if (p.direction == Direction::backward) {  // delta has a kernel for all GPUs
+    const DeviceLimits& any = device_limits(p.device.index, Code::any);
+    if (!any.failure.empty()) return reason.give(any.failure);
   }
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
   if (p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
       std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk) {
     return reason.give("ALiBi's diagonal must be less than 2^29 away from the first query and key");
@@ -157,7 +163,7 @@ bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const cor
     Instance instance;
     const ForwardConfig c = forward_config_of(multiply, p, device, instance);
     const core::Tiling tiling{p.q_length, c.block_q(), p.blocks ? p.blocks.block_q : 0};
-    needs(c.shared_memory(), p.batch * p.q_heads * tiling.count());
+    needs(c.shared_memory(), product(p.batch, p.q_heads, tiling.count()));
   } else {
     for_each_gradient(p, featured, [&](Gradient gradient) {
       const BackwardConfig c = fp32::backward_config(multiply, gradient, dim_of(p), featured);
@@ -166,34 +172,32 @@ bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const cor
                                 !p.blocks ? 0
                                 : keys    ? p.blocks.block_k
                                           : p.blocks.block_q};
-      needs(c.shared_memory(), p.batch * (keys ? p.kv_heads : p.q_heads) * tiling.count());
+      needs(c.shared_memory(), product(p.batch, keys ? p.kv_heads : p.q_heads, tiling.count()));
     });
     needs(0, ceil_div(delta_rows(p), fp32::kDeltaThreads / 32));
     if (p.has_grad_bias) {
       const BiasGradientConfig c = fp32::bias_gradient_config(multiply, dim_of(p));
-      needs(c.shared_memory(), p.bias_batch * p.bias_heads *
-                                   (p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q())) *
-                                   ceil_div(p.k_length, c.block_k));
+      needs(c.shared_memory(),
+            product(p.bias_batch, p.bias_heads, p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q()),
+                    ceil_div(p.k_length, c.block_k)));
     }
   }
   if (bytes > static_cast<std::size_t>(device.shared_memory)) {
     return reason.give("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
                        device.shared_memory);
   }
-  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
-  return blocks > kMostBlocks &&
-         reason.give("needs ", blocks, " thread blocks, a grid has at most ", kMostBlocks);
+  return grid_limit(blocks, reason);
 }
 
 template <Multiply M>
 bool Flash2Fp32<M>::limits(const core::Problem& p, core::Reason reason) {
-  return flash2_fp32_limits(M, device_limits(p.device.index), p, reason);
+  return flash2_fp32_limits(M, device_of(M, p), p, reason);
 }
 
 template <Multiply M>
 registry::Configuration Flash2Fp32<M>::forward_configuration(const core::Problem& p, int /*workers*/) {
   Instance instance;
-  const ForwardConfig c = forward_config_of(M, p, device_limits(p.device.index), instance);
+  const ForwardConfig c = forward_config_of(M, p, device_of(M, p), instance);
   return {.block_q = c.block_q(),
           .block_k = c.block_k,
           .shared_memory_bytes = c.shared_memory(),
@@ -203,7 +207,7 @@ registry::Configuration Flash2Fp32<M>::forward_configuration(const core::Problem
 template <Multiply M>
 std::string Flash2Fp32<M>::forward_details(const core::Problem& p, const registry::Configuration&) {
   Instance instance;
-  const ForwardConfig c = forward_config_of(M, p, device_limits(p.device.index), instance);
+  const ForwardConfig c = forward_config_of(M, p, device_of(M, p), instance);
   return core::concat("instance: ", name_of(M), ", head_dim up to ", c.dim,
                       c.featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
                       " rows, keys from the last to the first");
@@ -212,7 +216,7 @@ std::string Flash2Fp32<M>::forward_details(const core::Problem& p, const registr
 template <Multiply M>
 void Flash2Fp32<M>::forward(const core::Problem& p, const registry::Configuration&,
                             const registry::Resources& resources) {
-  const DeviceLimits& device = device_limits(p.device.index);
+  const DeviceLimits& device = device_of(M, p);
   Instance instance;
   const ForwardConfig c = forward_config_of(M, p, device, instance);
   fp32::ForwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
@@ -220,14 +224,14 @@ void Flash2Fp32<M>::forward(const core::Problem& p, const registry::Configuratio
   if (a.order.count() == 0) return;
   const DeviceScope scope(p.device.index);
   launch(kernels_of(M).forward(c.dim, instance), "flash2 fp32 forward", a.order.count(), c.threads(),
-         c.shared_memory(), static_cast<cudaStream_t>(resources.stream), &a);
+         c.shared_memory(), resources.stream, &a);
 }
 
 template <Multiply M>
 registry::Configuration Flash2Fp32<M>::backward_configuration(const core::Problem& p, int /*workers*/) {
   const bool featured = flash2_fp32_featured(p);
   const std::size_t workspace = static_cast<std::size_t>(delta_rows(p)) * sizeof(float);
-  if (fused(M, p, device_limits(p.device.index))) {
+  if (fused(M, p, device_of(M, p))) {
     const FusedConfig c = fp32::fused_config(dim_of(p));
     return {.block_q = FusedConfig::kBlock,
             .block_k = c.rows(),
@@ -250,7 +254,7 @@ std::string Flash2Fp32<M>::backward_details(const core::Problem& p, const regist
   const int dim = dim_of(p);
   std::string text =
       core::concat("instance: ", name_of(M), ", head_dim up to ", dim, featured ? ", featured" : ", plain");
-  if (fused(M, p, device_limits(p.device.index))) {
+  if (fused(M, p, device_of(M, p))) {
     const FusedConfig c = fp32::fused_config(dim);
     return text + core::concat("; all gradients in one pass, dQ by atomics: ", c.warps(), " warps, ",
                                FusedConfig::kBlock, " queries per step, ", c.shared_memory(),
@@ -271,16 +275,15 @@ template <Multiply M>
 void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configuration&,
                              const registry::Resources& resources) {
   const bool featured = flash2_fp32_featured(p);
-  const DeviceLimits& device = device_limits(p.device.index);
+  const DeviceLimits& device = device_of(M, p);
   const DeviceScope scope(p.device.index);
-  const auto stream = static_cast<cudaStream_t>(resources.stream);
+  void* const stream = resources.stream;
   auto* delta = reinterpret_cast<float*>(resources.workspace);
   const bool at_once = fused(M, p, device);
   if (const std::int64_t rows = delta_rows(p); rows > 0) {
     fp32::DeltaArguments a{p, delta, at_once};
-    launch(fp32::delta_kernel(), "flash2 fp32 delta",
-           static_cast<unsigned>(ceil_div(rows, fp32::kDeltaThreads / 32)), fp32::kDeltaThreads, 0, stream,
-           &a);
+    launch(fp32::delta_kernel(), "flash2 fp32 delta", ceil_div(rows, fp32::kDeltaThreads / 32),
+           fp32::kDeltaThreads, 0, stream, &a);
   }
   if (at_once) {
     const FusedConfig c = fp32::fused_config(dim_of(p));
@@ -305,5 +308,3 @@ template struct Flash2Fp32<Multiply::halves>;
 template struct Flash2Fp32<Multiply::fma>;
 
 }  // namespace tessera::cuda
-
-#endif

@@ -7,8 +7,6 @@
 #include "core/problem.h"
 #include "registry/kernel.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include "cuda/flash2_fp32/config.h"
 #include "cuda/host/device.h"
 
@@ -40,5 +38,3 @@ extern template struct Flash2Fp32<fp32::Multiply::halves>;
 extern template struct Flash2Fp32<fp32::Multiply::fma>;
 
 }  // namespace tessera::cuda
-
-#endif

@@ -7,8 +7,6 @@
 namespace tessera {
 namespace {
 
-#if TESSERA_HAVE_CUDA
-
 Plan plan_of(int capability, std::int64_t dim, Direction direction, std::int64_t q_length = 1024,
              bool deterministic = false) {
   const cuda::AssumedGpu gpu(capability);
@@ -41,8 +39,6 @@ TEST(CudaFlash2Fp32, OnePassForAllGradientsUnlessDeterministic) {
     EXPECT_EQ(fused(plan_of(86, dim, Direction::backward)), dim == 64) << dim;
   }
 }
-
-#endif
 
 }  // namespace
 }  // namespace tessera

@@ -1,7 +1,5 @@
 #include "cuda/hopper_backward.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 #include <array>
 
@@ -70,6 +68,8 @@ const BackwardInstance* choose_hopper_backward(std::span<const BackwardInstance>
   return nullptr;
 }
 
+#if TESSERA_HAVE_CUDA
+
 void launch_hopper_backward(const BackwardInstance& instance, const core::Problem& p, std::byte* memory,
                             void* stream, std::uint32_t* report) {
   const BackwardConfig& c = instance.config;
@@ -102,21 +102,33 @@ void launch_hopper_backward(const BackwardInstance& instance, const core::Proble
   const std::int64_t grid = std::min<std::int64_t>(a.call.order.count(), device.multiprocessors);
   launch(instance.kernel, "hopper backward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
          stream, a);
-  launch(family.finish, "hopper backward, finish", call.order.count(), flash2::kFinishThreads, 0, stream,
-         call);
+  launch(family.finish_hopper, "hopper backward, finish", call.order.count(), flash2::kFinishThreads, 0,
+         stream, call);
 }
 
+#else
+
+void launch_hopper_backward(const BackwardInstance& /*instance*/, const core::Problem& /*p*/,
+                            std::byte* /*memory*/, void* stream, std::uint32_t* /*report*/) {
+  launch(nullptr, "hopper backward", 1, 1, 0, stream, nullptr);
+}
+
+#endif
+
 bool hopper_backward_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& device = device_limits(p.device.index);
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (device.capability != kHopper) {
+  const DeviceLimits& device = device_limits(p.device.index, Code::sm90);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
+  if (own.capability != kHopper) {
     return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                       device.capability / 10, ".", device.capability % 10);
+                       own.capability / 10, ".", own.capability % 10);
   }
+  if (!device.failure.empty()) return reason.give(device.failure);
+  if (const DeviceLimits& others = device_limits(p.device.index, Code::sm80); !others.failure.empty())
+    return reason.give(others.failure);  // cuda.flash2's, before and after its own
   if (p.q_tokens == 0 || p.k_tokens == 0) return reason.give("needs a query and a key");
-  if (!p.has_grad_q || !p.has_grad_k || !p.has_grad_v) {
+  if (!p.has_grad_q || !p.has_grad_k || !p.has_grad_v)
     return reason.give("computes the gradients of q, k and v together; not all are asked for");
-  }
   const BackwardInstance* instance = choose_hopper_backward(instances_of(p), p);
   if (instance == nullptr) {
     return reason.give("serves head_dim up to ", drops(p) ? "64 with dropout" : "128", "; it is ",
@@ -164,5 +176,3 @@ void hopper_backward(const core::Problem& p, const registry::Configuration& /*co
 }
 
 }  // namespace tessera::cuda
-
-#endif

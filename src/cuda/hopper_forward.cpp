@@ -1,7 +1,5 @@
 #include "cuda/hopper_forward.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 #include <atomic>
 
@@ -41,11 +39,15 @@ std::array<Operand, 4> operands(const core::Problem& p) {
           Operand{"out", p.out, {p.v_dim, q_rows, p.q_heads, batch}}};
 }
 
+#if TESSERA_HAVE_CUDA
+
 // Numbers that no other data is likely to be: loader.cuh looks for them in memory that nobody has cleared.
 unsigned long long launch_number() {
   static std::atomic<unsigned long long> launches{0};
   return (++launches * 0x9E3779B97F4A7C15ULL) | 1;
 }
+
+#endif
 
 Schedule schedule_of(const Config& c, const core::Problem& p) {
   return hopper_schedule(c, p, device_limits(p.device.index).multiprocessors);
@@ -86,6 +88,8 @@ std::size_t hopper_workspace(const Schedule& schedule) {
   return arena.used();
 }
 
+#if TESSERA_HAVE_CUDA
+
 void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* workspace, void* stream,
                    std::uint32_t* report) {
   const Config& c = instance.config;
@@ -93,6 +97,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   hopper::Arguments a{};
   a.schedule = schedule_of(c, p);
   if (a.schedule.count() == 0) return;
+  const DeviceScope scope(p.device.index);
   const int box_rows[4] = {c.q_part_rows(), c.block_k, c.block_k, 16};
   CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
   const std::array<Operand, 4> all = operands(p);
@@ -112,19 +117,29 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
     a.links = arena.take<int>(a.schedule.count());
     a.launch = launch_number();
   }
-  const DeviceScope scope(p.device.index);
   const std::int64_t grid = std::min<std::int64_t>(a.schedule.count(), device.multiprocessors);
   launch(instance.kernel, "hopper forward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
          stream, a, Begin::beside_predecessors);
 }
 
+#else
+
+void launch_hopper(const Instance& /*instance*/, const core::Problem& /*p*/, std::byte* /*workspace*/,
+                   void* stream, std::uint32_t* /*report*/) {
+  launch(nullptr, "hopper forward", 1, 1, 0, stream, nullptr);
+}
+
+#endif
+
 bool hopper_forward_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& device = device_limits(p.device.index);
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (device.capability != kHopper) {
+  const DeviceLimits& device = device_limits(p.device.index, Code::sm90);
+  const DeviceLimits& own = device_limits(p.device.index);
+  if (!own.failure.empty()) return reason.give(own.failure);
+  if (own.capability != kHopper) {
     return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                       device.capability / 10, ".", device.capability % 10);
+                       own.capability / 10, ".", own.capability % 10);
   }
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (!(p.scale > 0)) return reason.give("needs a positive scale; it is ", p.scale);
   if (p.k_tokens == 0) return reason.give("needs a key");
   const Config& c = choose_hopper(instances_of(p), p).config;
@@ -176,5 +191,3 @@ void hopper_forward(const core::Problem& p, const registry::Configuration& /*con
 }
 
 }  // namespace tessera::cuda
-
-#endif

@@ -1,20 +1,16 @@
 #include "cuda/kernels.h"
 
-#if TESSERA_HAVE_CUDA
 #include "cuda/flash1.h"
 #include "cuda/flash2_backward.h"
 #include "cuda/flash2_forward.h"
 #include "cuda/flash2_fp32.h"
 #include "cuda/hopper_backward.h"
 #include "cuda/hopper_forward.h"
+#include "cuda/host/devices.h"
 #include "cuda/minimal.h"
 #include "cuda/standard.h"
-#endif
 
 namespace tessera::cuda {
-
-#if TESSERA_HAVE_CUDA
-
 namespace {
 
 using registry::Feature;
@@ -103,10 +99,6 @@ constexpr Kernel kKernels[] = {
 
 std::span<const Kernel> kernels() { return kKernels; }
 
-#else
-
-std::span<const registry::Kernel> kernels() { return {}; }
-
-#endif
+bool kernels_exist() { return TESSERA_HAVE_CUDA || AssumedGpu::active(); }
 
 }  // namespace tessera::cuda

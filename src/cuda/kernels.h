@@ -1,4 +1,4 @@
-// The CUDA kernels, for the registry. Compiled in every build; without CUDA there are none.
+// The CUDA kernels, for the registry. Compiled in every build: choosing among them needs no GPU and no CUDA.
 #pragma once
 
 #include <span>
@@ -8,5 +8,8 @@
 namespace tessera::cuda {
 
 std::span<const registry::Kernel> kernels();
+
+// Whether there are any: in builds with CUDA, and for a thread that assumes a GPU (AssumedGpu).
+bool kernels_exist();
 
 }  // namespace tessera::cuda

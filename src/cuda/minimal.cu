@@ -14,21 +14,12 @@
 
 #include "core/online_softmax.h"
 #include "core/schedule.h"
-#include "core/text.h"
 #include "core/walk.h"
-#include "cuda/host/device.h"
 
 namespace tessera::cuda {
 namespace {
 
-constexpr int kTile = 32;  // rows of Q and keys of a step: one warp
-
-using TaskOrder = core::BasicTaskOrder<std::uint32_t>;
-
-struct Arguments {
-  core::Problem problem;
-  TaskOrder order;
-};
+constexpr int kTile = kMinimalTile;  // rows of Q and keys of a step: one warp
 
 // 32 rows in shared memory. Each is one float longer than what it holds, so that the same column of neighbouring rows
 // lies in neighbouring banks: 32 threads read 32 rows at once.
@@ -36,9 +27,7 @@ struct Tile {
   float* data;
   int dim;
 
-  static __host__ __device__ constexpr std::size_t floats(std::int64_t dim) {
-    return static_cast<std::size_t>(kTile * (dim + 1));
-  }
+  static __device__ constexpr std::size_t floats(std::int64_t dim) { return minimal_tile_floats(dim); }
   __device__ float* row(int index) const { return data + index * (dim + 1); }
 };
 
@@ -103,7 +92,7 @@ __device__ void issue_pv(float* out, float factor, const float (&probabilities)[
   }
 }
 
-__global__ void __launch_bounds__(kTile) minimal_kernel(const __grid_constant__ Arguments arguments) {
+__global__ void __launch_bounds__(kTile) kernel(const __grid_constant__ MinimalArguments arguments) {
   const core::Problem& p = arguments.problem;
   const core::BasicTask<std::uint32_t> task = arguments.order[blockIdx.x];
   const core::Sequence sequence = core::sequence(p, task.sequence);
@@ -158,52 +147,8 @@ __global__ void __launch_bounds__(kTile) minimal_kernel(const __grid_constant__ 
   }
 }
 
-std::size_t shared_bytes(const core::Problem& p) {
-  const std::size_t step = Tile::floats(std::max(p.qk_dim, p.v_dim));
-  return (Tile::floats(p.qk_dim) + Tile::floats(p.v_dim) + step) * sizeof(float);
-}
-
-TaskOrder task_order(const core::Problem& p) {
-  const auto tiles = static_cast<std::uint32_t>((p.q_length + kTile - 1) / kTile);
-  return {static_cast<std::uint32_t>(p.batch), static_cast<std::uint32_t>(p.q_heads), tiles};
-}
-
 }  // namespace
 
-bool minimal_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& gpu = device_limits(p.device.index);
-  if (!gpu.failure.empty()) return reason.give(gpu.failure);
-  if (gpu.capability < 75) {
-    return reason.give("needs compute capability 7.5, the GPU has ", gpu.capability / 10, ".",
-                       gpu.capability % 10);
-  }
-  if (size_limits(p, kTile, reason)) return true;
-  if (const std::size_t bytes = shared_bytes(p); bytes > static_cast<std::size_t>(gpu.shared_memory)) {
-    return reason.give("head_dim ", p.qk_dim, " and ", p.v_dim, " take ", bytes,
-                       " bytes of shared memory, the GPU has ", gpu.shared_memory);
-  }
-  return false;
-}
-
-registry::Configuration minimal_configuration(const core::Problem& problem, int /*workers*/) {
-  const std::size_t bytes = shared_bytes(problem);
-  return {.block_q = kTile,
-          .block_k = kTile,
-          .shared_memory_bytes = bytes,
-          .fast_memory_bytes = static_cast<double>(bytes)};
-}
-
-std::string minimal_details(const core::Problem& /*problem*/,
-                            const registry::Configuration& /*configuration*/) {
-  return "one thread per row of Q, fp32 arithmetic, no tensor cores";
-}
-
-void minimal_forward(const core::Problem& problem, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  const DeviceScope scope(problem.device.index);
-  const TaskOrder order = task_order(problem);
-  launch(minimal_kernel, "cuda.minimal", order.count(), kTile, configuration.shared_memory_bytes,
-         resources.stream, Arguments{problem, order});
-}
+void (*minimal_kernel())(MinimalArguments) { return &kernel; }
 
 }  // namespace tessera::cuda

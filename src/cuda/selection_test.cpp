@@ -30,8 +30,6 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-#if TESSERA_HAVE_CUDA
-
 // Why a kernel does not serve a problem on a GPU of a capability; empty: it does.
 std::string missing(const std::string& kernel, int capability, const Shapes& shapes,
                     const Attention& attention = {}, Direction direction = Direction::forward) {
@@ -352,6 +350,34 @@ TEST(CudaSelection, SizesThatNoGridHas) {
                        "more than 2^31 - 1 thread blocks"));
 }
 
+// Every kernel refuses them, in both directions: a count that wraps round would launch a part of the thread blocks. The second
+// count of tiles of 128 rows is 2^32 + 32.
+TEST(CudaSelection, SizesThatNoGridHasAreRefusedByEveryKernel) {
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.device != DeviceType::cuda) continue;
+    bool served = false;  // small
+    for (const DType dtype : {DType::fp32, DType::fp16}) {
+      for (const int capability : {75, 80, 90}) {
+        SCOPED_TRACE(kernel.name + " " + name(kernel.direction) + " in " + name(dtype));
+        const Shapes small{.q_length = 256, .k_length = 256, .dtype = dtype};
+        const std::string obstacle = missing(kernel.name, capability, small, {}, kernel.direction);
+        if (!serves(obstacle)) {
+          if (contains(obstacle, "cuBLAS")) served = true;  // nothing else can be asked of it here
+          continue;
+        }
+        served = true;
+        for (const auto& [batch, length] : {std::pair{std::int64_t{1} << 22, std::int64_t{1} << 20},
+                                            {(std::int64_t{1} << 20) + 8, 524288}}) {
+          const Shapes large{.batch = batch, .q_length = length, .k_length = length, .dtype = dtype};
+          const std::string reason = missing(kernel.name, capability, large, {}, kernel.direction);
+          EXPECT_TRUE(contains(reason, "2^31 - 1")) << reason;
+        }
+      }
+    }
+    EXPECT_TRUE(served) << kernel.name << " " << name(kernel.direction);
+  }
+}
+
 TEST(CudaSelection, EveryKernelPlansOnEveryGpuOrSaysWhyNot) {
   for (const int capability : cuda::AssumedGpu::known()) {
     for (const DType dtype : {DType::fp64, DType::fp32, DType::fp16, DType::bf16}) {
@@ -443,8 +469,6 @@ TEST(CudaSelection, UnknownCapabilitiesAreRefused) {
   EXPECT_TRUE(contains(refusal([] { cuda::AssumedGpu gpu(61); }, ErrorCode::invalid_argument),
                        "capability is 61; it must be one of 75, "));
 }
-
-#endif
 
 // ---- machines without a GPU ------------------------------------------------------------------------------
 

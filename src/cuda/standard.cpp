@@ -18,8 +18,6 @@
 // different lengths.
 #include "cuda/standard.h"
 
-#if TESSERA_HAVE_CUDA
-
 #include <algorithm>
 #include <limits>
 
@@ -125,6 +123,8 @@ struct Memory {
     cublas = arena.take_bytes(cublas_bytes, 1);
   }
 };
+
+#if TESSERA_HAVE_CUDA
 
 class Standard {
  public:
@@ -337,6 +337,16 @@ class Standard {
   Cublas cublas_;
 };
 
+#else
+
+struct Standard {
+  Standard(const core::Problem& /*p*/, const registry::Resources& /*resources*/, Fusion /*fusion*/) {}
+  void forward() const { launch(nullptr, "cuda.standard", 1, 1, 0, nullptr, nullptr); }
+  void backward() const { forward(); }
+};
+
+#endif
+
 registry::Configuration configuration(const core::Problem& p, Fusion fusion) {
   Arena arena;
   Memory(arena, p, fusion);
@@ -351,25 +361,21 @@ registry::Configuration configuration(const core::Problem& p, Fusion fusion) {
 }  // namespace
 
 bool standard_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& limits = device_limits(p.device.index);
+  const DeviceLimits& limits = device_limits(p.device.index, Code::any);
   if (!limits.failure.empty()) return reason.give(limits.failure);
   if (p.dtype == DType::bf16 && limits.capability < 80) {
     return reason.give("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
                        limits.capability % 10);
   }
   const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest >= core::kLongestWalk) {
-    return reason.give("sequence length ", longest, " is not below 2^29");
+  if (longest >= core::kLongestWalk) return size_limits(p, 1, reason);
+  // Its rows are counted by 32 bits, and its thread blocks are fewer; those of the bias' gradient take 32 columns of a row.
+  const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
+  if (product(p.batch, p.q_heads, std::max<std::int64_t>(longest, 1)) > kMostBlocks) {
+    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", longest,
+                       " rows are more than 2^31 - 1 rows");
   }
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t bias_rows = p.has_grad_bias ? p.bias_batch * p.bias_heads * p.bias_rows : 0;
-  const std::int64_t sizes[] = {p.batch * p.q_heads, p.q_length, p.batch * p.kv_heads,
-                                p.k_length,          bias_rows,  p.k_length / 32 + 1};
-  for (int i = 0; i < 6; i += 2) {
-    if (sizes[i] > 0 && sizes[i + 1] > kMost / sizes[i]) {
-      return reason.give(sizes[i], " heads of ", sizes[i + 1], " rows are more than 2^31 - 1 rows");
-    }
-  }
+  if (grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) return true;
   return !cublas_missing().empty() && reason.give(cublas_missing());
 }
 
@@ -402,5 +408,3 @@ void standard_fused_backward(const core::Problem& p, const registry::Configurati
 }
 
 }  // namespace tessera::cuda
-
-#endif

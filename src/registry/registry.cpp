@@ -156,16 +156,17 @@ Features required(const core::Problem& p) {
 }
 
 std::span<const Kernel> kernels() {
-  static const std::vector<Kernel>& table = core::immortal([] {
-    const std::span<const Kernel> cpu = cpu::kernels();
-    const std::span<const Kernel> cuda = cuda::kernels();
+  auto sorted = [](bool with_cuda) {
+    const std::span<const Kernel> cpu = cpu::kernels(), cuda = cuda::kernels();
     std::vector<Kernel> all(cpu.begin(), cpu.end());
-    all.insert(all.end(), cuda.begin(), cuda.end());
+    if (with_cuda) all.insert(all.end(), cuda.begin(), cuda.end());
     std::stable_sort(all.begin(), all.end(),
                      [](const Kernel& a, const Kernel& b) { return a.priority > b.priority; });
     return all;
-  });
-  return table;
+  };
+  static const auto& all = core::immortal([&] { return sorted(true); });
+  static const auto& without_cuda = core::immortal([&] { return sorted(false); });
+  return cuda::kernels_exist() ? all : without_cuda;
 }
 
 std::string_view forced_kernel() {

@@ -78,9 +78,12 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
     for (int e = 0; e < 2 * N; ++e) {
       const int j = key + e / 2 * 8 + lane % 4 * 2 + e % 2;
       float &score = s[e / 2][2 * h + e % 2], &grad = dp[e / 2][2 * h + e % 2];
-      const bool visible = exists && (!masked || seen(j)), keep = kept >> e & 1;
+      bool visible = exists && (!masked || seen(j));
+      const bool keep = kept >> e & 1;
       float derivative;
-      const float p = exp_difference(finish_score<E, V>(options, score, i, j, visible, derivative), lse[h]);
+      const float finished = finish_score<E, V>(options, score, i, j, visible, derivative);
+      if (V == Variant::featured && finished == core::kMinusInfinity<float>) visible = false;  // by its bias
+      const float p = exp_difference(finished, lse[h]);
       if constexpr (V == Variant::featured) {
         grad = keep ? grad * options.keep_scale : 0;
         score = keep ? p * options.keep_scale : 0;
@@ -239,9 +242,10 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
             grad_q[n][2 * h] = before.x, grad_q[n][2 * h + 1] = before.y;
           }
         }
-        // Beside something that is masked, what is not finite must not meet a 0.
+        // Beside something that is masked, or hidden by its bias, what is not finite must not meet a 0.
         bool careful = false;
-        if (!step.all(step.begin, kBlock, step.key_begin, kBlock)) {
+        const bool hides = V == Variant::featured && options.bias != nullptr;
+        if (hides || !step.all(step.begin, kBlock, step.key_begin, kBlock)) {
           careful = keys_non_finite || finds_non_finite<E, D, C.threads()>(q, kBlock) ||
                     finds_non_finite<E, D, C.threads()>(grad_out, kBlock);
         }

@@ -240,6 +240,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
       const int warp_row = step.begin + group * 16;
       if (step.any(warp_row, 16, step.key_begin, step.key_end - step.key_begin)) {
         const std::int64_t row[2] = {first_row + own_row(step.begin, 0), first_row + own_row(step.begin, 1)};
+        const bool hides = V == Variant::featured && options.bias != nullptr;  // a bias of -inf does
         const Seen seen[2] = {step.seen(own_row(step.begin, 0)), step.seen(own_row(step.begin, 1))};
         const bool live[2] = {seen[0].begin < seen[0].end, seen[1].begin < seen[1].end};
         RowState<C> state;
@@ -276,7 +277,8 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
               }
             }
           }
-          issue_pv<C>(state.o, x, scores, values + Rows::bytes(key - step.key_begin), masked && non_finite);
+          issue_pv<C>(state.o, x, scores, values + Rows::bytes(key - step.key_begin),
+                      (masked || hides) && non_finite);
         }
         state.store(a, row, live);
       }

@@ -77,8 +77,11 @@ __device__ __forceinline__ float finish_score(const Options& o, float product, i
     if (o.slope != 0) score -= o.slope * fabsf(static_cast<float>(i + o.diagonal - j));
     if (o.bias != nullptr && visible) {
       const std::int64_t at = i * o.bias_stride + j;
-      if (is_fp32(E) || o.bias_is_fp32) score += static_cast<const float*>(o.bias)[at];
-      else score += ptx::unpack<type_of(E)>(static_cast<const std::uint16_t*>(o.bias)[at]).x;
+      float bias;
+      if (is_fp32(E) || o.bias_is_fp32) bias = static_cast<const float*>(o.bias)[at];
+      else bias = ptx::unpack<type_of(E)>(static_cast<const std::uint16_t*>(o.bias)[at]).x;
+      // -inf hides the key whatever its score is.
+      score = bias == core::kMinusInfinity<float> ? bias : score + bias;
     }
   }
   return score;

@@ -86,9 +86,11 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
     if constexpr (C.splits > 1 && C.stages > 1) walk.look_for_turn();
     const QueryRun& run = tile.run[step.which];
     const int begin = step.begin;
-    full =
-        begin >= run.first && begin + kBlockQ <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
-        tile.keys.begin >= begin + kBlockQ - 1 + tile.band.low && tile.keys.end - 1 <= begin + tile.band.high;
+    // A bias may hide keys (-inf): its steps are taken like those that a mask cuts.
+    full = (C.variant == Variant::plain || !a.features.has_bias) && begin >= run.first &&
+           begin + kBlockQ <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
+           tile.keys.begin >= begin + kBlockQ - 1 + tile.band.low &&
+           tile.keys.end - 1 <= begin + tile.band.high;
     if (!C.one_copy() && full) products.template compute_step<false>();
     else products.template compute_step<true>();
     if constexpr (C.stages == 1) __syncthreads();
@@ -115,9 +117,11 @@ __device__ __forceinline__ void compute_key_tile(const BackwardArguments& a) {
 template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_blocks)
     backward_keys(const __grid_constant__ BackwardArguments a) {
-  // No GPU before 9.0 has more than 163 KB of shared memory for a thread block.
-  if constexpr (!kBefore90 || BackwardShared<Config::value>::kBytes <= 163 * 1024)
+  // No GPU before 9.0 has more than 163 KB of shared memory for a thread block. A newer one that runs such code all the same
+  // (the host's limits see to it that none does) must not go on with results that nobody has computed.
+  if constexpr (!kBefore90 || BackwardShared<Config::value>::kBytes <= kSharedMemoryBefore90)
     compute_key_tile<Config::value>(a);
+  else __trap();
 }
 
 template <BackwardConfig C>

@@ -88,6 +88,8 @@ struct BackwardFamily {
   std::span<const BackwardKernel> bias;          // tiles of the bias: its gradient, for any head_dim
   void (*prepare)(BackwardArguments) = nullptr;  // kPrepareThreads threads for 64 queries of a head
   void (*finish)(BackwardArguments) = nullptr;   // kFinishThreads threads, likewise
+  // The same for sums of dQ as cuda.hopper's kernel leaves them. Null on Turing's path.
+  void (*finish_hopper)(BackwardArguments) = nullptr;
 };
 
 // What the instance files compile.

@@ -31,6 +31,13 @@ __device__ inline HeadOptions head_options(const core::Problem& p, const core::S
   return o;
 }
 
+// A score with its bias, in base-2 logarithms. -inf hides the key whatever the score is; steps that no mask cuts have no bias.
+template <bool Masked>
+__device__ __forceinline__ float biased_score(float score, float bias) {
+  const float sum = fmaf(bias, kLog2E, score);
+  return Masked && bias == -INFINITY ? -INFINITY : sum;
+}
+
 // The score of row i and column j, as it leaves the product, in base-2 logarithms; `grad`, the gradient of what comes
 // out, becomes that of what went in but for the scale, unless BeforeCap. Reads the bias where `seen` alone.
 template <bool BeforeCap = false>
@@ -46,7 +53,7 @@ __device__ __forceinline__ float featured_score(const core::Problem& p, const Sc
     value = score * f.scale_log2;
   }
   if (f.has_alibi) value -= o.slope * static_cast<float>(abs(i + o.diagonal - j));
-  if (f.has_bias && seen) value = fmaf(load_bias(p, o.bias + i * p.bias.row_stride + j), kLog2E, value);
+  if (f.has_bias && seen) value = biased_score<true>(value, load_bias(p, o.bias + i * p.bias.row_stride + j));
   return value;
 }
 

@@ -203,8 +203,8 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
         for (int r = 0; r < 4; ++r) {
           float* score = &s[r / 2][j][r % 2 * 2];
           const float2 pair = ptx::unpack<type_of(C.engine)>(pairs[r]);
-          score[0] = fmaf(pair.x, kLog2E, score[0]);
-          score[1] = fmaf(pair.y, kLog2E, score[1]);
+          score[0] = biased_score<Masked>(score[0], pair.x);
+          score[1] = biased_score<Masked>(score[1], pair.y);
         }
       }
     } else if (features.has_bias) {  // four keys of one query after the other: one address for each
@@ -219,7 +219,7 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
           for (int r = 0; r < 4; ++r) {
             float& score = s[r / 2][jx / 2][r % 2 * 2 + jx % 2];
             if (!Masked || range_of(r)(at))
-              score = fmaf(bias_number<type_of(C.engine)>(__ldg(row + 8 * r)), kLog2E, score);
+              score = biased_score<Masked>(score, bias_number<type_of(C.engine)>(__ldg(row + 8 * r)));
           }
         }
       };
@@ -233,11 +233,12 @@ __device__ __forceinline__ bool differentiate(float (&s)[2][Blocks][4], float (&
     for (int x = 0; x < 2; ++x) {
       float &score = s[r / 2][j][r % 2 * 2 + x], &grad = dp[r / 2][j][r % 2 * 2 + x];
       const float reference = x == 0 ? lse.x : lse.y;
+      const bool hidden = kFeatured && Masked && score == -INFINITY;  // by its bias
       score = ptx::exp2(kFeatured ? score - reference : fmaf(score, features.scale_log2, -reference));
       grad *= score;
       if constexpr (kDropout) score = kept >> kept_bit(x, j, r) & 1 ? score : 0.0F;
       if constexpr (Masked) {
-        const bool seen = range(column + j * 8 + lane % 4 * 2 + x);
+        const bool seen = range(column + j * 8 + lane % 4 * 2 + x) && !hidden;
         score = seen ? score : 0.0F;
         grad = seen ? grad : 0.0F;
       }

@@ -92,10 +92,15 @@ __global__ void __launch_bounds__(kPrepareThreads)
   }
 }
 
+// Whose sums finish reads: those of this library's own kernels, in the layout of the GPU that they are compiled for, or
+// cuda.hopper's, which come by fours whatever this kernel is compiled for.
+enum class SumsOf : int { flash2, hopper };
+
 // dQ = scale * sums, row by row: each warp takes 16 rows x 64 columns at a time through shared memory.
-template <Engine E>
+template <Engine E, SumsOf Whose>
 __global__ void __launch_bounds__(kFinishThreads)
     backward_finish(const __grid_constant__ BackwardArguments a) {
+  constexpr SumsLayout kLayout = Whose == SumsOf::hopper ? SumsLayout::fours : kOwnLayout;
   __shared__ __align__(1024) unsigned char staged[kFinishThreads / 32][16 * 128];
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
@@ -111,7 +116,7 @@ __global__ void __launch_bounds__(kFinishThreads)
     float x[1][8][4];
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      load_fragment(x[0][j], sums + fragment_offset(a.head_dim, row, column + 8 * j));
+      load_fragment<kLayout>(x[0][j], sums + fragment_offset(a.head_dim, row, column + 8 * j));
     stage_rows<type_of(E), 64>(tile, 0, 0, x, scale);
     __syncwarp();
     std::uint16_t* to =

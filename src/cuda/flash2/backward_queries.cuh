@@ -102,9 +102,10 @@ __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
         if constexpr (kDropout) grad = (kept >> (2 * j + x) & 1 ? grad : 0.0F) - rows.delta[m][r % 2];
         float exponent;
         if constexpr (kFeatured) {
-          exponent =
-              featured_score<BeforeCap>(a.problem, a.features, options, score, grad, i, column + at, seen) -
-              rows.lse[m][r % 2];
+          const float value =
+              featured_score<BeforeCap>(a.problem, a.features, options, score, grad, i, column + at, seen);
+          if (value == -INFINITY) seen = false;  // hidden by its bias
+          exponent = value - rows.lse[m][r % 2];
         } else {
           exponent = fmaf(score, a.features.scale_log2, -rows.lse[m][r % 2]);
         }
@@ -218,7 +219,9 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
     const KeyStep step{begin, max(begin, tile.run[which].first),
                        min(begin + C.block_k, tile.run[which].last)};
     const std::uint32_t k_tile = stages + stage * 2 * C.key_tile_bytes();
-    const bool full = step.last - step.first == C.block_k && step.first >= tile.end - 1 + tile.band.low &&
+    // A bias may hide keys (-inf): its steps are taken like those that a mask cuts.
+    const bool full = (C.variant == Variant::plain || !a.features.has_bias) &&
+                      step.last - step.first == C.block_k && step.first >= tile.end - 1 + tile.band.low &&
                       step.last - 1 <= tile.begin + tile.band.high;
 #pragma unroll
     for (int column = 0; column < C.block_k; column += kChunk) {

@@ -10,6 +10,7 @@
 #include "core/walk.h"
 #include "cuda/flash2/backward_config.h"
 #include "cuda/flash2/backward_features.cuh"
+#include "cuda/host/images.h"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/tile/fragment.h"
@@ -250,7 +251,11 @@ __device__ __forceinline__ void stage_rows(std::uint32_t tile, int row, int chun
 }
 
 // dQ of a block of queries is summed over the tiles of keys by reductions. Fragment f of the block: 128 numbers, together
-// where the hardware adds four at once, else such that each of four reductions of a warp covers 128 bytes.
+// where the hardware adds four at once, else such that each of four reductions of a warp covers 128 bytes. Which of the two
+// is up to who adds: cuda.flash2's kernels of all files are compiled for the same GPUs, cuda.hopper's for one.
+enum class SumsLayout : int { fours, apart };
+inline constexpr SumsLayout kOwnLayout = kBefore90 ? SumsLayout::apart : SumsLayout::fours;
+
 __device__ __forceinline__ void reduce_fragment(float* to, const float (&x)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // PTX ISA: red.global.add.v4.f32
@@ -262,15 +267,16 @@ __device__ __forceinline__ void reduce_fragment(float* to, const float (&x)[4]) 
   for (int e = 0; e < 4; ++e) atomicAdd(to + e * 32 + lane, x[e]);
 #endif
 }
+template <SumsLayout Layout>
 __device__ __forceinline__ void load_fragment(float (&x)[4], const float* from) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const float4 four = *reinterpret_cast<const float4*>(from + lane * 4);
-  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-#else
+  if constexpr (Layout == SumsLayout::fours) {
+    const float4 four = *reinterpret_cast<const float4*>(from + lane * 4);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+  } else {
 #pragma unroll
-  for (int e = 0; e < 4; ++e) x[e] = from[e * 32 + lane];
-#endif
+    for (int e = 0; e < 4; ++e) x[e] = from[e * 32 + lane];
+  }
 }
 
 // The place of fragment (16 queries, 8 columns) in a block of dQ sums.

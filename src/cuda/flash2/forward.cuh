@@ -168,6 +168,7 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
   int speculative = -1;  // the last step to be done so: none as long as a row has no maximum
   if (lane_ == 0) {
     if (careful || !a_.speculate) place().failures = -1;
+    if constexpr (kFeatured) place().careful = careful;
     place().whole = whole();
   }
   __syncwarp();

@@ -32,7 +32,10 @@ __device__ __forceinline__ void ForwardTile<C>::finalize(bool careful) {
     }
   }
   __syncwarp();
-  if (careful) reach_visible_rows<C.type>(Tile{shared_}, place(), p, warp_row_, warp_row_ + 16 * kM);
+  if (careful) {
+    reach_visible_rows<C.type, kFeatured && C.bias>(Tile{shared_}, place(), p, warp_row_,
+                                                    warp_row_ + 16 * kM);
+  }
   store_output<C.head_dim, 16 * kM, kFeatured>(Tile{shared_}, place(), p, warp_row_, a_.out_aligned);
 }
 

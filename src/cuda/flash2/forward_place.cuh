@@ -33,6 +33,7 @@ struct alignas(16) ForwardPlace {
   WholeSteps whole;  // of the warp's rows
   core::Diagonals diagonals;
   core::VisibleColumns visible;
+  bool careful;  // see walk_keys; not in the plain kernels
 
   // Sequences of a packed batch differ in length.
   __device__ bool empty() const { return begin >= end; }
@@ -151,8 +152,14 @@ __device__ __forceinline__ void hide_spoiled_values(std::uint32_t tile, int byte
   __syncthreads();
 }
 
+// Whether the bias of a row of the tile and a key is -inf.
+__device__ __forceinline__ bool hidden_by_bias(const core::Problem& p, const ForwardPlace& place, int row,
+                                               int key) {
+  return load_bias(p, place.bias + (place.begin + row) * p.bias.row_stride + key) == -INFINITY;
+}
+
 // Adds every value that is not finite to those of the staged output's rows [first, last) that see its key. By one warp.
-template <ptx::Half16 Type, int HeadDim>
+template <ptx::Half16 Type, bool Bias, int HeadDim>
 __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, const ForwardPlace& place,
                                                    const core::Problem& p, int first, int last) {
   constexpr int kWidth = 64;
@@ -164,7 +171,8 @@ __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, c
         const float v = ptx::unpack<Type>(place.v[key * p.v.row_stride + d]).x;
         if (!spoiled(v)) continue;
         for (int r = first; r < last; ++r) {
-          if (!place.sees(r, key)) continue;
+          if (!place.sees(r, key) || place.begin + r >= place.end) continue;
+          if (Bias && p.has_bias && hidden_by_bias(p, place, r, key)) continue;
           const std::uint32_t at = staged.base + SharedTile<HeadDim>::offset(r, d / 8) + d % 8 * 2;
           const float out = ptx::unpack<Type>(ptx::load_shared_half(at)).x;
           ptx::store_shared(at, static_cast<std::uint16_t>(ptx::pack<Type>(out + v, 0)));

@@ -71,7 +71,7 @@ template <int Width>
 __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
   const int key_0 = begin + column + lane_ % 4 * 2;
   scale_scores(a_.features, s);
-  if (C.bias && a_.bias_staged) {
+  if (C.bias && a_.bias_staged && !place().careful) {
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -99,7 +99,10 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int key = min(max(key_0 + j * 8 + e, 0), keys - 1);
-            s[mi][j][2 * half + e] += kLog2E * load_bias(a_.p, head + query * a_.p.bias.row_stride + key);
+            // -inf hides the key whatever its score is. A score whose sum with it is not -inf is NaN, and asks for care.
+            const float bias = load_bias(a_.p, head + query * a_.p.bias.row_stride + key);
+            float& score = s[mi][j][2 * half + e];
+            score = bias == -INFINITY ? bias : fmaf(bias, kLog2E, score);
           }
         }
       }

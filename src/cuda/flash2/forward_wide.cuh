@@ -367,7 +367,7 @@ __device__ __forceinline__ void WideForwardTile<C>::finalize(bool careful) {
   __syncthreads();
   constexpr int kRows = C.block_q() / C.warps;
   const int first = static_cast<int>(threadIdx.x) / 32 * kRows;
-  if (careful) reach_visible_rows<C.type>(Tile{shared_}, place(), p, first, first + kRows);
+  if (careful) reach_visible_rows<C.type, false>(Tile{shared_}, place(), p, first, first + kRows);
   store_output<C.head_dim, kRows, false>(Tile{shared_}, place(), p, first, true);
 }
 

@@ -151,7 +151,8 @@ struct Backward {
         const float delta = !kKeys ? row_delta[e / 2] : e % 2 == 0 ? column_delta.x : column_delta.y;
         float derivative;
         const float score = terms.score(x[0][n][e], kKeys ? column : row, kKeys ? row : column, derivative);
-        const float probability = exp_relative(score, lse);
+        const bool hidden = C.featured && score == -kInfinity;  // by its bias
+        const float probability = hidden ? 0.0F : exp_relative(score, lse);
         const bool keep = (kept >> (4 * n + e) & 1) != 0;
         float gradient = C.score_gradient ? y[0][n][e] : 0.0F;
         x[0][n][e] = probability;
@@ -160,7 +161,7 @@ struct Backward {
           gradient = keep ? gradient * keep_scale : 0.0F;
         }
         if constexpr (C.score_gradient) {
-          y[0][n][e] = probability * (gradient - delta) * derivative;
+          y[0][n][e] = hidden ? 0.0F : probability * (gradient - delta) * derivative;
         }
       }
     }
@@ -235,7 +236,8 @@ struct Backward {
     if (!walk.done()) load_step(0, walk.begin(), first, second, limit, lse, lse_stride, delta);
     while (!walk.done()) {
       const Step step{walk.begin(), {band, walk.first(), walk.last()}};
-      const bool masked = !all_visible(step, own, 16), any_masked = !all_visible(step, begin, C.rows());
+      const bool masked = !all_visible(step, own, 16);
+      const bool any_masked = (C.featured && p.has_bias) || !all_visible(step, begin, C.rows());
       const bool works = !none_visible(step, own, 16);
       walk.next();
 
@@ -255,7 +257,7 @@ struct Backward {
       }
       Scores x, y;
       if (works) scores(x, y, terms, step, stage, head, masked, wants_scores);
-      if (spoiled) clean(step, stage);
+      if (spoiled) clean(step, stage, terms, end);
       if (works) {
         if constexpr (C.value_gradient) {
           if (wants_values) {
@@ -287,11 +289,13 @@ struct Backward {
 
   // Takes what is not finite out of the step. Scores have been computed with it, so dS carries it to those that see it; the
   // gradient of values gets it here.
-  __device__ __forceinline__ void clean(const Step& step, int stage) {
+  __device__ __forceinline__ void clean(const Step& step, int stage, const ScoreTerms<C.featured>& terms,
+                                        int end) {
     __syncthreads();
     if constexpr (C.value_gradient) {
       add_non_finite<C.multiply, C.block>(value_gradient, passing(stage, 1), [&](int row, int column) {
-        return step.sees(own + row, step.begin + column);
+        const int key = own + row, query = step.begin + column;
+        return step.sees(key, query) && (!C.featured || (key < end && !terms.hides(query, key)));
       });
       __syncthreads();
       clean_rows<C.multiply, C.block, kThreads>(passing(stage, 1));

@@ -314,7 +314,10 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
     fused_backward_kernel(const __grid_constant__ BackwardArguments a) {
   constexpr FusedConfig C = Config::value;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if constexpr (C.shared_memory() > kSharedMemoryBefore90) return;
+  if constexpr (C.shared_memory() > kSharedMemoryBefore90) {
+    __trap();  // the host's limits see to it that no GPU gets here
+    return;
+  }
 #endif
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ alignas(16) unsigned char from[sizeof(typename FusedBackward<C>::Queries)];

@@ -6,6 +6,7 @@
 
 #include "core/problem.h"
 #include "core/schedule.h"
+#include "cuda/host/images.h"
 
 namespace tessera::cuda::fp32 {
 
@@ -14,10 +15,6 @@ enum class Multiply : int {
   halves,  // on the tensor cores, three fp16 products for one: sm_80 and newer
   fma,     // number by number: sm_75
 };
-
-// The most shared memory that a thread block can have before compute capability 9.0: kernels that take more are not compiled
-// for those GPUs.
-inline constexpr std::size_t kSharedMemoryBefore90 = 163 * 1024;
 
 // A row of a tile that is split into halves has a factor.
 constexpr int factors_per_row(Multiply multiply) { return multiply == Multiply::halves ? 1 : 0; }

@@ -218,7 +218,8 @@ struct Forward {
       wait();
       bool spoiled = false;  // V holds numbers that are not finite, and not all queries see them
       const int first = own - warp_index() * 16 * kMTiles;  // of the thread block's queries
-      const bool partial = !whole || !all_in_band(band, first, first + C.block_q(), key, key + C.block_k);
+      const bool partial = (C.featured && p.has_bias) || !whole ||
+                           !all_in_band(band, first, first + C.block_q(), key, key + C.block_k);
       const bool found = prepare_rows<C.multiply, C.block_k, kThreads>(v, partial);
       if (partial) {
         spoiled = __syncthreads_or(found);
@@ -228,8 +229,10 @@ struct Forward {
       walk.next();
       if (!walk.done()) load<C.block_k>(k, source.k, walk.begin(), source.keys);
       if (spoiled) {
-        add_non_finite<C.multiply, C.block_k>(
-            out, v, [&](int row, int column) { return visible.key(own + row, key + column); });
+        add_non_finite<C.multiply, C.block_k>(out, v, [&](int row, int column) {
+          if (!visible.key(own + row, key + column)) return false;
+          return !C.featured || (own + row < source.queries && !terms.hides(own + row, key + column));
+        });
         __syncthreads();
         clean_rows<C.multiply, C.block_k, kThreads>(v);
         __syncthreads();
@@ -299,7 +302,10 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_
     forward_kernel(const __grid_constant__ ForwardArguments a) {
   constexpr ForwardConfig C = Config::value;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if constexpr (C.shared_memory() > kSharedMemoryBefore90) return;
+  if constexpr (C.shared_memory() > kSharedMemoryBefore90) {
+    __trap();  // the host's limits see to it that no GPU gets here
+    return;
+  }
 #endif
   extern __shared__ __align__(128) unsigned char shared[];
   const std::uint32_t base = ptx::shared_address(shared);

@@ -17,23 +17,12 @@
 
 #include <cstdint>
 
+#include "cuda/flash2_fp32/row_power.h"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/tile/fragment.h"
 #include "cuda/tile/shared_tile32.cuh"
 
 namespace tessera::cuda::fp32 {
-
-// The powers of two of a row: `scale` brings its largest number into [2^14, 2^15), `factor` takes it back. Both are normal
-// numbers whatever the row holds.
-struct RowPower {
-  float scale, factor;
-
-  // From the largest magnitude, which is finite.
-  static __device__ __forceinline__ RowPower of(float largest) {
-    const int exponent = max(__float_as_int(largest) & 0x7F800000, 15 << 23);
-    return {__int_as_float(static_cast<int>(268U << 23) - exponent), __int_as_float(exponent - (14 << 23))};
-  }
-};
 
 // x and y, times scale, as pairs of fp16 numbers.
 __device__ __forceinline__ void split_pair(float x, float y, float scale, std::uint32_t& high,
@@ -233,12 +222,12 @@ __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4
       }
     }
   }
-  float a_factor[MTiles][2];
+  SplitFactor a_factor[MTiles][2];
 #pragma unroll
   for (int m = 0; m < MTiles; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      a_factor[m][h] = load_float(a.factors + (a_row + 16 * m + lane / 4 + 8 * h) * 4);
+      a_factor[m][h] = SplitFactor::of(load_float(a.factors + (a_row + 16 * m + lane / 4 + 8 * h) * 4));
   }
 #pragma unroll
   for (int n = 0; n < NTiles; ++n) {
@@ -247,7 +236,7 @@ __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4
     for (int m = 0; m < MTiles; ++m) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        s[m][n][e] = s[m][n][e] * a_factor[m][e / 2] * (e % 2 == 0 ? b_factor.x : b_factor.y);
+        s[m][n][e] = a_factor[m][e / 2].times(s[m][n][e], e % 2 == 0 ? b_factor.x : b_factor.y);
       }
     }
   }

@@ -62,6 +62,8 @@ struct ScoreTerms {
     derivative = 1;
     return product * constants.scale;
   }
+
+  __device__ __forceinline__ bool hides(int, int) const { return false; }
 };
 
 template <>
@@ -96,9 +98,15 @@ struct ScoreTerms<true> {
     if (slope != 0) x = fmaf(-slope, fabsf(static_cast<float>(diagonal + query - key)), x);
     if (bias != nullptr && static_cast<unsigned>(query) < static_cast<unsigned>(q_length) &&
         static_cast<unsigned>(key) < static_cast<unsigned>(k_length)) {
-      x += __ldg(bias + query * p.bias.row_stride + key);
+      const float b = __ldg(bias + query * p.bias.row_stride + key);
+      x = b == -kInfinity ? b : x + b;  // hidden, whatever the score is
     }
     return x;
+  }
+
+  // Whether a bias of -inf hides a key of the sequence.
+  __device__ __forceinline__ bool hides(int query, int key) const {
+    return bias != nullptr && __ldg(bias + query * p.bias.row_stride + key) == -kInfinity;
   }
 };
 

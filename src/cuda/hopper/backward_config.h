@@ -60,15 +60,15 @@ struct BackwardArguments {
   std::uint32_t* report;  // bounded waits: 4 words that the host can read
 };
 
+#else
+struct BackwardArguments;
+#endif
+
 using BackwardKernel = void (*)(BackwardArguments);
 
 struct BackwardInstance {
   BackwardConfig config;
   BackwardKernel kernel;
 };
-
-#else
-struct BackwardInstance;
-#endif
 
 }  // namespace tessera::cuda::hopper

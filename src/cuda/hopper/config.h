@@ -108,6 +108,10 @@ struct Arguments {
   std::uint32_t* report;      // bounded waits: 4 words that the host can read
 };
 
+#else
+struct Arguments;
+#endif
+
 using Kernel = void (*)(Arguments);
 
 // An instance: how it is cut, and the function to launch.
@@ -115,9 +119,5 @@ struct Instance {
   Config config;
   Kernel kernel;
 };
-
-#else
-struct Instance;
-#endif
 
 }  // namespace tessera::cuda::hopper

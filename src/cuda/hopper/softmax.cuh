@@ -107,6 +107,7 @@ __device__ __forceinline__ bool Consumer<C>::outgrown(const float (&sums)[2]) {
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::count_failure() {
   int& failures = shared_.failures[group_ * 4 + warp_];
+  __syncwarp();  // lane 0 has stored the count before; votes do not order memory
   const int count = failures + 1;
   __syncwarp();
   if (lane_ == 0) failures = count;

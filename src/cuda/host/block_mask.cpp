@@ -34,7 +34,9 @@ class PrivateStream {
 // The four arrays of a mask, one after the other: the wide ones first, so that all are aligned.
 class UploadedBlocks final : public core::DeviceBlocks {
  public:
-  UploadedBlocks(const BlockMask::Data& data, const core::BlockView& host) : DeviceBlocks(host) {
+  UploadedBlocks(const BlockMask::Data& data, const core::BlockView& host, int device)
+      : DeviceBlocks(host), device_(device) {
+    const DeviceScope scope(device);
     const std::size_t row_offsets = data.row_offsets.size() * sizeof(std::int64_t);
     const std::size_t column_offsets = data.column_offsets.size() * sizeof(std::int64_t);
     const std::size_t indices = data.columns.size() * sizeof(std::int32_t);
@@ -52,7 +54,7 @@ class UploadedBlocks final : public core::DeviceBlocks {
     const PrivateStream stream;
     if (const cudaError_t status = cudaMalloc(&memory_, packed.size()); status != cudaSuccess) {
       if (status != cudaErrorMemoryAllocation) check(status, "cudaMalloc");
-      cudaGetLastError();
+      forget(status);
       core::fail(ErrorCode::out_of_memory, "no ", packed.size(),
                  " bytes of GPU memory for the copy of a block mask");
     }
@@ -71,13 +73,18 @@ class UploadedBlocks final : public core::DeviceBlocks {
 
   // Waits for kernels that still read the mask, as cudaFree does. The process may be past the end of CUDA.
   ~UploadedBlocks() override {
-    const OutsideCapture outside;
-    if (cudaFree(memory_) != cudaSuccess) cudaGetLastError();
+    try {
+      const DeviceScope scope(device_);
+      const OutsideCapture outside;
+      forget(cudaFree(memory_));
+    } catch (const Error&) {
+    }
   }
   UploadedBlocks(const UploadedBlocks&) = delete;
   UploadedBlocks& operator=(const UploadedBlocks&) = delete;
 
  private:
+  int device_;
   void* memory_ = nullptr;
 };
 
@@ -89,8 +96,7 @@ core::BlockView device_blocks(const BlockMask& mask, int device) {
     if (const std::string reason = unusable(device); !reason.empty()) {
       core::fail(ErrorCode::unsupported, reason);
     }
-    const DeviceScope scope(device);
-    return std::make_unique<UploadedBlocks>(*mask.data(), core::view(mask));
+    return std::make_unique<UploadedBlocks>(*mask.data(), core::view(mask), device);
   });
 }
 

@@ -1,10 +1,15 @@
 #include "cuda/host/device.h"
 
 #if TESSERA_HAVE_CUDA
+#include <cuda.h>
+#endif
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <map>
 #include <mutex>
+#include <type_traits>
 
 #include "core/immortal.h"
 #include "core/refuse.h"
@@ -18,25 +23,29 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int kMostDevices = 64;
+
+#if TESSERA_HAVE_CUDA
+
 constexpr std::size_t kPlainSharedMemory = 47 * 1024;  // more must be asked for; 1 KB for static memory
 
 DeviceLimits ask(int device) {
   DeviceLimits limits;
-  int major = 0, minor = 0, l2 = 0, count = 0, driver = 0;
+  int major = 0, minor = 0, l2 = 0, pools = 0, count = 0, driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {  // CUDA would call it insufficient
     limits.failure = core::concat("cuda:", device, " cannot be used: no NVIDIA driver is installed");
     return limits;
   }
-  if (cudaGetDeviceCount(&count) == cudaSuccess && device >= count) {
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  forget(counted);
+  if (counted == cudaSuccess && device >= count) {
     limits.failure = core::concat("cuda:", device, " does not exist: this machine has ", count,
                                   count == 1 ? " GPU" : " GPUs");
     return limits;
   }
-  cudaGetLastError();
   auto get = [&](int& value, cudaDeviceAttr attribute) {
     if (!limits.failure.empty()) return;
     if (const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, device); status != cudaSuccess) {
-      cudaGetLastError();
+      forget(status);
       limits.failure = core::concat("cuda:", device, " cannot be used: ", cudaGetErrorString(status));
     }
   };
@@ -46,13 +55,35 @@ DeviceLimits ask(int device) {
   get(limits.shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   get(limits.shared_memory_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   get(l2, cudaDevAttrL2CacheSize);
+  get(pools, cudaDevAttrMemoryPoolsSupported);
   limits.capability = 10 * major + minor;
   limits.l2_bytes = static_cast<std::size_t>(l2);
+  limits.memory_pools = pools != 0;
   return limits;
 }
 
+#else
+
+DeviceLimits ask(int device) {
+  return {.failure = core::concat("cuda:", device,
+                                  " cannot be used: this build has no CUDA (build_info() says why)")};
+}
+
+#endif
+
+// A GPU's own limits, then those for each Code.
+using AllLimits = std::array<DeviceLimits, 1 + kCodes>;
+
+AllLimits all_limits(const DeviceLimits& own, int device) {
+  AllLimits all;
+  all[0] = own;
+  for (int code = 0; code < kCodes; ++code)
+    all[1 + code] = limits_with_code(own, device, architectures_of(static_cast<Code>(code)));
+  return all;
+}
+
 // What AssumedGpu puts in place of all GPUs, for this thread.
-thread_local const DeviceLimits* assumed = nullptr;
+thread_local const AllLimits* assumed = nullptr;
 
 constexpr int kKiB = 1024;
 constexpr std::size_t kMiB = 1 << 20;
@@ -73,17 +104,23 @@ const std::vector<DeviceLimits>& cards() {
 }  // namespace
 
 AssumedGpu::AssumedGpu(int capability) {
-  std::string known;
-  for (const DeviceLimits& card : cards()) {
-    if (card.capability == capability) assumed = &card;
-    known += core::concat(known.empty() ? "" : ", ", card.capability);
-  }
-  if (assumed == nullptr || assumed->capability != capability) {
+  static const auto& all = core::immortal([] {
+    std::map<int, AllLimits> result;
+    for (const DeviceLimits& card : cards()) result.emplace(card.capability, all_limits(card, 0));
+    return result;
+  });
+  const auto found = all.find(capability);
+  if (found == all.end()) {
+    std::string known;
+    for (const auto& [one, limits] : all) known += core::concat(known.empty() ? "" : ", ", one);
     core::refuse("capability is ", capability, "; it must be one of ", known);
   }
+  assumed = &found->second;
 }
 
 AssumedGpu::~AssumedGpu() { assumed = nullptr; }
+
+bool AssumedGpu::active() { return assumed != nullptr; }
 
 std::vector<int> AssumedGpu::known() {
   std::vector<int> capabilities;
@@ -91,21 +128,46 @@ std::vector<int> AssumedGpu::known() {
   return capabilities;
 }
 
-const DeviceLimits& device_limits(int device) {
+DeviceLimits limits_with_code(DeviceLimits limits, int device, std::string_view architectures) {
+  if (!limits.failure.empty()) return limits;
+  const Image image = image_for(architectures, limits.capability);
+  if (image.capability == 0) {
+    limits.failure = core::concat("cuda:", device, " has compute capability ", limits.capability / 10, ".",
+                                  limits.capability % 10, "; this build has code for ", architectures);
+  }
+  if (image.capability < 90) limits.shared_memory = std::min(limits.shared_memory, kSharedMemoryBefore90);
+  return limits;
+}
+
+namespace {
+
+const AllLimits& limits_of(int device) {
   if (assumed != nullptr) return *assumed;
-  static auto& all = core::immortal([] { return std::array<DeviceLimits, kMostDevices>(); });
+  static auto& all = core::immortal([] { return std::array<AllLimits, kMostDevices>(); });
   static std::array<std::once_flag, kMostDevices> asked;
-  static const DeviceLimits& beyond = core::immortal([] {
-    return DeviceLimits{.failure = core::concat("more than ", kMostDevices, " GPUs are not supported")};
+  static const auto& beyond = core::immortal([] {
+    return all_limits({.failure = core::concat("more than ", kMostDevices, " GPUs are not supported")},
+                      kMostDevices);
   });
   if (device < 0 || device >= kMostDevices) return beyond;
   const auto index = static_cast<std::size_t>(device);
-  std::call_once(asked[index], [&] { all[index] = ask(device); });
+  std::call_once(asked[index], [&] { all[index] = all_limits(ask(device), device); });
   return all[index];
 }
 
+}  // namespace
+
+const DeviceLimits& device_limits(int device) { return limits_of(device)[0]; }
+
+const DeviceLimits& device_limits(int device, Code code) {
+  return limits_of(device)[1 + static_cast<std::size_t>(code)];
+}
+
+bool grid_limit(std::int64_t blocks, core::Reason reason) {
+  return blocks > kMostBlocks && reason.give(blocks, " thread blocks are more than a grid holds, 2^31 - 1");
+}
+
 bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason reason) {
-  constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest >= core::kLongestWalk) {
     return reason.give("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
@@ -116,32 +178,94 @@ bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason re
   };
   const std::int64_t most = std::max(tiles(p.q_length, p.blocks ? p.blocks.block_q : 0),
                                      tiles(p.k_length, p.blocks ? p.blocks.block_k : 0));
-  std::int64_t blocks = 0;
-  if (__builtin_mul_overflow(p.batch, p.q_heads, &blocks) || __builtin_mul_overflow(blocks, most, &blocks) ||
-      blocks > kMostBlocks) {
+  if (product(p.batch, p.q_heads, most) > kMostBlocks) {
     return reason.give("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
                        " tiles are more than 2^31 - 1 thread blocks");
   }
   return false;
 }
 
+#if TESSERA_HAVE_CUDA
+
+void forget(cudaError_t status) {
+  if (status != cudaSuccess && cudaPeekAtLastError() == status) cudaGetLastError();
+}
+
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();
+  forget(status);
   core::fail(ErrorCode::device_failure, what, ": ", cudaGetErrorName(status), ": ",
              cudaGetErrorString(status));
 }
 
+namespace {
+
+// The functions of the driver that know contexts. Through the runtime, so that nothing has to be linked with the driver.
+struct Contexts {
+  decltype(&cuCtxGetDevice) device_of_current = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
+  decltype(&cuCtxPushCurrent) push = nullptr;
+  decltype(&cuCtxPopCurrent) pop = nullptr;
+};
+
+const Contexts& contexts() {
+  static const Contexts functions = [] {
+    Contexts c;
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");  // initialises the driver, without a context
+    auto find = [](auto& function, const char* name) {
+      void* found = nullptr;
+      cudaDriverEntryPointQueryResult result{};
+      constexpr unsigned kSince = 12000;  // CUDA 12.0
+#if CUDART_VERSION >= 12050
+      const cudaError_t status =
+          cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
+#else
+      const cudaError_t status = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+      (void)kSince;
+#endif
+      check(status, name);
+      if (found == nullptr) core::fail(ErrorCode::device_failure, "the NVIDIA driver has no ", name);
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
+    };
+    find(c.device_of_current, "cuCtxGetDevice");
+    find(c.retain, "cuDevicePrimaryCtxRetain");
+    find(c.push, "cuCtxPushCurrent");
+    find(c.pop, "cuCtxPopCurrent");
+    return c;
+  }();
+  return functions;
+}
+
+// Kept for the life of the process, like the pools and handles that live in it.
+CUcontext primary_context(int device) {
+  static std::array<std::atomic<CUcontext>, kMostDevices> all{};
+  auto& one = all.at(static_cast<std::size_t>(device));
+  CUcontext context = one.load(std::memory_order_acquire);
+  if (context != nullptr) return context;
+  if (const CUresult result = contexts().retain(&context, device); result != CUDA_SUCCESS) {
+    core::fail(ErrorCode::device_failure, "cuDevicePrimaryCtxRetain: error ", static_cast<int>(result),
+               " for cuda:", device);
+  }
+  one.store(context, std::memory_order_release);
+  return context;
+}
+
+}  // namespace
+
 DeviceScope::DeviceScope(int device) {
-  int current = 0;
-  check(cudaGetDevice(&current), "cudaGetDevice");
-  if (current == device) return;
-  check(cudaSetDevice(device), "cudaSetDevice");
-  before_ = current;
+  CUdevice current = -1;
+  if (contexts().device_of_current(&current) == CUDA_SUCCESS && current == device) return;
+  if (const CUresult result = contexts().push(primary_context(device)); result != CUDA_SUCCESS) {
+    core::fail(ErrorCode::device_failure, "cuCtxPushCurrent: error ", static_cast<int>(result),
+               " for cuda:", device);
+  }
+  pushed_ = true;
 }
 
 DeviceScope::~DeviceScope() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  CUcontext ours = nullptr;
+  if (pushed_) contexts().pop(&ours);
 }
 
 namespace {
@@ -151,6 +275,7 @@ namespace {
 void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes) {
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
+  const OutsideCapture outside;  // asking may load the kernel
   cudaFuncAttributes now{};
   check(cudaFuncGetAttributes(&now, kernel), name);
   if (now.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) return;
@@ -160,23 +285,35 @@ void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes
 
 }  // namespace
 
-void launch(const void* kernel, const char* name, unsigned grid, int threads, std::size_t shared_memory,
-            cudaStream_t stream, void* arguments, Begin begin) {
+void launch(const void* kernel, const char* name, std::int64_t grid, int threads, std::size_t shared_memory,
+            void* stream, void* arguments, Begin begin) {
+  if (std::string why; grid_limit(grid, core::Reason(why)))
+    core::fail(ErrorCode::device_failure, name, ": ", why);
   if (shared_memory > kPlainSharedMemory) allow_shared_memory(kernel, name, shared_memory);
   void* parameters[] = {arguments};
   cudaLaunchAttribute beside{};
   beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   beside.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t how{};
-  how.gridDim = dim3(grid);
+  how.gridDim = dim3(static_cast<unsigned>(grid));
   how.blockDim = dim3(static_cast<unsigned>(threads));
   how.dynamicSmemBytes = shared_memory;
-  how.stream = stream;
+  how.stream = static_cast<cudaStream_t>(stream);
   how.attrs = &beside;
   how.numAttrs = begin == Begin::beside_predecessors ? 1 : 0;
   check(cudaLaunchKernelExC(&how, kernel, parameters), name);
 }
 
-}  // namespace tessera::cuda
+#else
+
+DeviceScope::DeviceScope(int /*device*/) {}
+DeviceScope::~DeviceScope() = default;
+
+void launch(const void* /*kernel*/, const char* name, std::int64_t /*grid*/, int /*threads*/,
+            std::size_t /*shared_memory*/, void* /*stream*/, void* /*arguments*/, Begin /*begin*/) {
+  core::fail(ErrorCode::unsupported, name, " cannot run: this build has no CUDA (build_info() says why)");
+}
 
 #endif
+
+}  // namespace tessera::cuda

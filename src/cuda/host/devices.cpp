@@ -1,12 +1,10 @@
 #include "cuda/host/devices.h"
 
-#include "core/out_of_memory.h"
 #include "core/text.h"
+#include "cuda/host/device.h"
 
 #if TESSERA_HAVE_CUDA
 #include <cuda_runtime_api.h>
-
-#include "cuda/host/device.h"
 #endif
 
 namespace tessera::cuda {
@@ -25,7 +23,7 @@ std::string status() {
   cudaDriverGetVersion(&driver);
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    cudaGetLastError();  // clears it: asking is not a failure
+    forget(error);  // asking is not a failure
     return core::concat("runtime ", version_text(runtime), ", no GPU: ",
                         driver == 0 ? "no NVIDIA driver is installed" : cudaGetErrorString(error));
   }
@@ -35,22 +33,19 @@ std::string status() {
 
 int device_count() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  forget(status);
+  return status == cudaSuccess ? count : 0;
 }
-
-std::string unusable(int device) { return device_limits(device).failure; }
 
 std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> result;
   const int count = device_count();
   for (int index = 0; index < count; ++index) {
     cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
-      cudaGetLastError();
-      continue;
-    }
+    const cudaError_t status = cudaGetDeviceProperties(&properties, index);
+    forget(status);
+    if (status != cudaSuccess) continue;
     result.push_back(
         {Device::cuda(index), properties.name,
          core::concat("compute capability ", properties.major, ".", properties.minor, ", ",
@@ -67,16 +62,8 @@ std::vector<DeviceInfo> devices() { return {}; }
 
 int device_count() { return 0; }
 
-AssumedGpu::AssumedGpu(int /*capability*/) { core::fail(ErrorCode::unsupported, unusable(0)); }
-
-AssumedGpu::~AssumedGpu() = default;
-
-std::vector<int> AssumedGpu::known() { return {}; }
-
-std::string unusable(int device) {
-  return core::concat("cuda:", device, " cannot be used: this build has no CUDA (build_info() says why)");
-}
-
 #endif
+
+std::string unusable(int device) { return device_limits(device).failure; }
 
 }  // namespace tessera::cuda

@@ -1,4 +1,4 @@
-// The GPUs of this machine. Compiled in every build; without CUDA it says so.
+// The GPUs of this machine, and those that one may assume. Compiled in every build; without CUDA there are none.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ int device_count();
 std::string unusable(int device);
 
 // While it lives, this thread plans as if every GPU were one of this compute capability (10 * major + minor), with the
-// limits of a common card of its kind: for tests and `tessera explain`. Nothing can be run. Throws Error: unsupported in
-// builds without CUDA, invalid_argument for a capability it does not know.
+// limits of a common card of its kind: for tests and `tessera explain`, also in builds without CUDA. Nothing can be run. Throws
+// Error (invalid_argument) for a capability it does not know.
 class AssumedGpu {
  public:
   explicit AssumedGpu(int capability);
@@ -32,6 +32,8 @@ class AssumedGpu {
 
   // The capabilities it knows, ascending.
   static std::vector<int> known();
+  // Whether one lives, for this thread.
+  static bool active();
 };
 
 }  // namespace tessera::cuda

@@ -36,22 +36,36 @@ cudaMemPool_t workspace_pool(int device) {
   properties.location.id = device;
   std::size_t available = 0, all = 0;
   cudaMemPool_t pool = nullptr;
-  if (cudaMemGetInfo(&available, &all) == cudaSuccess &&
-      cudaMemPoolCreate(&pool, &properties) == cudaSuccess) {
+  cudaError_t status = cudaMemGetInfo(&available, &all);
+  if (status == cudaSuccess) status = cudaMemPoolCreate(&pool, &properties);
+  if (status == cudaSuccess) {
     std::uint64_t kept = all / kKeptShare;
-    if (cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept) == cudaSuccess)
-      at->second = pool;
+    status = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
+    if (status == cudaSuccess) at->second = pool;
     else cudaMemPoolDestroy(pool);
   }
-  if (at->second == nullptr) cudaGetLastError();  // the default pool serves, too
+  forget(status);  // the default pool serves, too
   return at->second;
 }
 
-// From the pool; while a graph is captured the memory is the graph's.
+bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus state = cudaStreamCaptureStatusActive;
+  forget(cudaStreamIsCapturing(stream, &state));
+  return state != cudaStreamCaptureStatusNone;
+}
+
+// From the pool; while a graph is captured the memory is the graph's. Without pools ordinary memory, for which CUDA may wait.
 cudaError_t take_memory(void** data, std::size_t bytes, int device, cudaStream_t stream) {
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusActive;
-  if (cudaStreamIsCapturing(stream, &capturing) != cudaSuccess) cudaGetLastError();
-  cudaMemPool_t pool = capturing == cudaStreamCaptureStatusNone ? workspace_pool(device) : nullptr;
+  const bool in_graph = capturing(stream);
+  if (!device_limits(device).memory_pools) {
+    if (in_graph) {
+      core::fail(
+          ErrorCode::unsupported, "cuda:", device,
+          " has no memory pools, so that a CUDA graph cannot take workspace; lend it (Execution::workspace)");
+    }
+    return cudaMalloc(data, bytes);
+  }
+  cudaMemPool_t pool = in_graph ? nullptr : workspace_pool(device);
   return pool == nullptr ? cudaMallocAsync(data, bytes, stream)
                          : cudaMallocFromPoolAsync(data, bytes, pool, stream);
 }
@@ -64,7 +78,7 @@ void* StreamAllocator::allocate(std::size_t bytes, std::size_t /*alignment: CUDA
   void* data = nullptr;
   const cudaError_t status = take_memory(&data, bytes, device_, static_cast<cudaStream_t>(stream));
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // clears it: the caller reports it
+    forget(status);  // the caller reports it
     return nullptr;
   }
   check(status, "taking workspace");
@@ -75,7 +89,12 @@ void StreamAllocator::deallocate(void* data, std::size_t /*bytes*/, std::size_t 
   if (data == nullptr) return;
   try {  // a failure here is that of the work before it, which others report
     const DeviceScope scope(device_);
-    check(cudaFreeAsync(data, static_cast<cudaStream_t>(stream)), "cudaFreeAsync");
+    if (device_limits(device_).memory_pools) {
+      check(cudaFreeAsync(data, static_cast<cudaStream_t>(stream)), "cudaFreeAsync");
+    } else {
+      check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for the stream");
+      check(cudaFree(data), "cudaFree");
+    }
   } catch (const Error&) {
   }
 }
@@ -86,7 +105,7 @@ DeviceBuffer::DeviceBuffer(int device, std::size_t bytes) : device_(device), byt
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    forget(status);
     core::fail(ErrorCode::out_of_memory, "cuda:", device, " has no ", bytes, " bytes of free memory");
   }
   check(status, "cudaMalloc");
@@ -94,13 +113,22 @@ DeviceBuffer::DeviceBuffer(int device, std::size_t bytes) : device_(device), byt
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr && cudaFree(data_) != cudaSuccess) cudaGetLastError();
+  if (data_ == nullptr) return;
+  try {
+    const DeviceScope scope(device_);
+    forget(cudaFree(data_));
+  } catch (const Error&) {
+  }
 }
 
 void DeviceBuffer::upload(const void* host, std::size_t bytes, std::size_t offset) {
   if (bytes == 0) return;
+  const DeviceScope scope(device_);
   synchronize(device_);
   check(cudaMemcpy(data_ + offset, host, bytes, cudaMemcpyHostToDevice), "copying to the GPU");
+  // From pageable memory cudaMemcpy may return before the last bytes have arrived, and a stream that does not wait for the
+  // default stream would not wait for them.
+  synchronize(device_);
 }
 
 void DeviceBuffer::download(void* host, std::size_t bytes, std::size_t offset) const {
@@ -109,6 +137,7 @@ void DeviceBuffer::download(void* host, std::size_t bytes, std::size_t offset) c
 
 void download(int device, const void* data, void* host, std::size_t bytes) {
   if (bytes == 0) return;
+  const DeviceScope scope(device);
   synchronize(device);
   check(cudaMemcpy(host, data, bytes, cudaMemcpyDeviceToHost), "copying from the GPU");
 }

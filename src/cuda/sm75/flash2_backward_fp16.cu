@@ -10,7 +10,7 @@ BackwardFamily backward_family_sm75() {
   return {{backward_table_sm75<64>(), backward_table_sm75<128>(), backward_table_sm75<256>()},
           kBias,
           &backward_prepare<E>,
-          &backward_finish<E>};
+          &backward_finish<E, SumsOf::flash2>};
 }
 
 }  // namespace tessera::cuda::flash2

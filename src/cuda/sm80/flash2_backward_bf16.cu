@@ -11,7 +11,8 @@ BackwardFamily backward_family_bf16() {
   return {{backward_table_bf16<64>(), backward_table_bf16<128>(), backward_table_bf16<256>()},
           kBias,
           &backward_prepare<E>,
-          &backward_finish<E>};
+          &backward_finish<E, SumsOf::flash2>,
+          &backward_finish<E, SumsOf::hopper>};
 }
 
 }  // namespace tessera::cuda::flash2

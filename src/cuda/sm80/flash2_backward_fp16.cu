@@ -11,7 +11,8 @@ BackwardFamily backward_family_fp16() {
   return {{backward_table_fp16<64>(), backward_table_fp16<128>(), backward_table_fp16<256>()},
           kBias,
           &backward_prepare<E>,
-          &backward_finish<E>};
+          &backward_finish<E, SumsOf::flash2>,
+          &backward_finish<E, SumsOf::hopper>};
 }
 
 }  // namespace tessera::cuda::flash2

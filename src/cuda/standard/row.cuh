@@ -181,7 +181,9 @@ struct Row {
     const B* bias = p.bias.row<const B>(s.index, head, i);
 #pragma unroll
     for (int e = 0; e < kOctet; ++e) {
-      if (octet.column(e) < octet.columns) x[e] += standard::load(bias + octet.column(e));
+      if (octet.column(e) >= octet.columns) continue;
+      const float b = standard::load(bias + octet.column(e));
+      x[e] = b == core::kMinusInfinity<float> ? b : x[e] + b;  // -inf hides the key whatever its score is
     }
   }
 

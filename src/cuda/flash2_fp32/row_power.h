@@ -1,0 +1,53 @@
+// The powers of two by which the rows of a tile are scaled before they become halves, and how a product takes them back.
+// Host and device.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace tessera::cuda::fp32 {
+
+// `scale` brings a row's largest number into [2^14, 2^15), `factor` takes it back. Both are normal numbers whatever the row
+// holds.
+struct RowPower {
+  float scale, factor;
+
+  // From the largest magnitude, which is finite.
+  static TESSERA_HD RowPower of(float largest) {
+    const std::uint32_t exponent = bits_of(largest) & 0x7F800000U, least = 15U << 23;
+    const std::uint32_t own = exponent > least ? exponent : least;
+    return {float_of((268U << 23) - own), float_of(own - (14U << 23))};
+  }
+
+ private:
+  static TESSERA_HD std::uint32_t bits_of(float x) {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(x);
+#else
+    return std::bit_cast<std::uint32_t>(x);
+#endif
+  }
+  static TESSERA_HD float float_of(std::uint32_t x) {
+#if defined(__CUDA_ARCH__)
+    return __uint_as_float(x);
+#else
+    return std::bit_cast<float>(x);
+#endif
+  }
+};
+
+// The factor a of one row of a product of rows: a sum of scaled products times a and the factor b of the other row. One after
+// the other, the large one first, would overflow where the product does not (1e36 times 1e-36); together they overflow where
+// the sum is 0. So what shrinks comes before b and what grows after it: a step that overflows then means a product that does.
+struct SplitFactor {
+  float shrinks, grows;  // one of them is 1
+
+  static TESSERA_HD SplitFactor of(float factor) {
+    return {factor < 1 ? factor : 1.0F, factor < 1 ? 1.0F : factor};
+  }
+  TESSERA_HD float times(float sum, float other) const { return sum * shrinks * other * grows; }
+};
+
+}  // namespace tessera::cuda::fp32
