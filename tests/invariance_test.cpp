@@ -3,6 +3,7 @@
 // rule by which a kernel cuts its work: chunks of keys backward, splits of cpu.decode, keys per step.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -274,6 +275,29 @@ INSTANTIATE_TEST_SUITE_P(Cpu, PackedInvariance,
                          testing::Combine(testing::ValuesIn(kDTypes),
                                           testing::ValuesIn(forward_kernels(true))),
                          invariance_name);
+
+// cpu.packed cuts short sequences out of the call: everything that belongs to them must come along.
+TEST(PackedKernel, AgreesWithTheOracleWhereEverySequenceHasItsOwn) {
+  if (const std::vector<std::string> names = forward_kernels(true);
+      std::find(names.begin(), names.end(), kPackedAlone) == names.end()) {
+    GTEST_SKIP() << "no vector instruction set";
+  }
+  const CaseSpec plain{
+      .batch = 6, .q_length = 40, .k_length = 90, .q_heads = 4, .kv_heads = 2, .packed = true};
+  std::vector<CaseSpec> specs(5, plain);
+  specs[0].bias = BiasKind::full;
+  specs[1].blocks = BlockKind::random_per_head, specs[1].block_q = 8, specs[1].block_k = 16;
+  specs[2].alibi = specs[2].alibi_per_batch = true, specs[2].right = 0;
+  specs[3].dropout = 0.3, specs[3].origin = {.row = 3, .column = 5, .batch = 2, .head = 9};
+  specs[4].kv_heads = 4, specs[4].blocks = BlockKind::random_per_head, specs[4].bias = BiasKind::per_batch;
+  for (CaseSpec& spec : specs) {
+    for (const DType dtype : kDTypes) {
+      spec.dtype = dtype;
+      const reference::Verdict verdict = reference::verify(spec, kPackedAlone);
+      EXPECT_TRUE(verdict.ok) << describe(spec) << ": " << verdict.message;
+    }
+  }
+}
 
 // ---- batch and heads -------------------------------------------------------------------------------------
 
