@@ -14,6 +14,8 @@
 
 namespace tessera::cuda {
 
+StreamAllocator::~StreamAllocator() = default;
+
 #if TESSERA_HAVE_CUDA
 
 namespace {
