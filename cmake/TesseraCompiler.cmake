@@ -19,7 +19,8 @@ if(TESSERA_SANITIZE)
   add_link_options(${_sanitize})
 endif()
 
-# Flags of our own targets. -Wsign-conversion is left out: index arithmetic mixes std::ptrdiff_t and
+# Flags of our own targets, for developers: a warning of a compiler that we have not met must not end a user's build.
+# -Wsign-conversion is left out: index arithmetic mixes std::ptrdiff_t and
 # std::size_t everywhere, and the casts it asks for hide more than they show. Sanitizer builds keep the
 # warnings but not -Werror, because instrumentation makes GCC's flow analysis report false positives.
 function(tessera_developer_options target)
@@ -33,6 +34,9 @@ function(tessera_developer_options target)
     list(APPEND warnings -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
     # Notes on Arm about a calling convention that changed between GCC 9 and 10.
     list(APPEND warnings -Wno-psabi)
+  else()
+    # Clang reports GCC's own std::stable_sort, which calls a function that its library deprecates.
+    list(APPEND warnings -Wno-deprecated-declarations)
   endif()
   set(cxx_warnings -Wnon-virtual-dtor -Woverloaded-virtual)
   if(NOT TESSERA_SANITIZE)

@@ -14,6 +14,10 @@ find_package(Threads REQUIRED)
 # --- DLPack: the C ABI takes its tensors; a single header ---------------------------------------------
 find_path(TESSERA_DLPACK_INCLUDE_DIR dlpack/dlpack.h)
 mark_as_advanced(TESSERA_DLPACK_INCLUDE_DIR)
+if(NOT TESSERA_DLPACK_INCLUDE_DIR)
+  message(FATAL_ERROR "DLPack (dlpack/dlpack.h) was not found. Run `tools/setup run` (package libdlpack-dev), or set "
+    "TESSERA_DLPACK_INCLUDE_DIR to the folder that holds dlpack/.")
+endif()
 
 # --- Highway: vectors in the CPU kernels; headers only ------------------------------------------------
 find_path(TESSERA_HIGHWAY_INCLUDE_DIR hwy/highway.h)
@@ -28,8 +32,15 @@ set(TESSERA_HIGHWAY_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE2|HWY_SV
 
 # --- CUDA ---------------------------------------------------------------------------------------------
 set(TESSERA_CUDA_ENABLED OFF)
+# AUTO takes the compiler that the user chose: nvcc on the PATH, or one that a variable names. A toolkit that merely lies
+# on the disk stays unused, because minutes of compiling should not come as a surprise.
+find_program(TESSERA_NVCC nvcc NO_CMAKE_PATH NO_CMAKE_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH)
+mark_as_advanced(TESSERA_NVCC)
 if(NOT TESSERA_CUDA)
   set(TESSERA_CUDA_REASON "TESSERA_CUDA=OFF")
+elseif("${TESSERA_CUDA}" STREQUAL "AUTO" AND NOT TESSERA_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT CUDAToolkit_ROOT
+       AND NOT DEFINED ENV{CUDACXX} AND NOT DEFINED ENV{CUDAToolkit_ROOT})
+  set(TESSERA_CUDA_REASON "nvcc is not on the PATH; TESSERA_CUDA=ON or CUDACXX=<nvcc> builds the CUDA backend")
 else()
   find_package(CUDAToolkit QUIET)
   if(NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cudart_static)

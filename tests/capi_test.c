@@ -108,7 +108,7 @@ static void test_dropout(void) {
   CHECK(memcmp(by_value, by_state, sizeof(by_value)) == 0);
 
   double mean = 0;  // of kept * 2 with a keep rate of 1/2
-  for (int i = 0; i < kRows; ++i) mean += (double)by_value[i] / kRows;
+  for (int i = 0; i < kRows; ++i) mean += (double)by_value[i] / (double)kRows;
   CHECK(fabs(mean - 1.0) < 0.1 && mean != 1.0);
 }
 

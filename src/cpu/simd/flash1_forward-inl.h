@@ -42,7 +42,7 @@ namespace tessera::cpu::HWY_NAMESPACE {
 // The memory of one worker.
 template <typename A>
 struct Flash1ForwardScratch {
-  QueryMemory<A> tile;
+  ForwardMemory<A> tile;
   A* k;              // block_k x d_qk
   A* v;              // block_k x d_v
   std::byte* state;  // QueryState of each tile of a head, one after the other

@@ -45,7 +45,7 @@ namespace tessera::cpu::HWY_NAMESPACE {
 template <typename A>
 struct ForwardScratch {
   std::int64_t* held;  // which head k and v hold, counted from 1; first, for it must start as 0
-  QueryMemory<A> tile;
+  ForwardMemory<A> tile;
   QueryState<A> state;
   A* k;  // k_length x d_qk, when copied; else null
   A* v;  // k_length x d_v, likewise

@@ -41,14 +41,14 @@ constexpr std::int64_t query_rows() {
 
 // What a tile needs while it meets keys.
 template <typename A>
-struct QueryMemory {
+struct ForwardMemory {
   A* rows;      // tile rows x max(d_qk, d_v): queries before, outputs after the transpose
   A* q;         // d_qk x tile rows
   A* s;         // block_k x tile rows
   A* bias;      // block_k x tile rows, with a bias
   A* bias_row;  // one square of rows of the bias
 
-  QueryMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
+  ForwardMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
       : rows(arena.take<A>(query_rows<A>() * std::max(p.qk_dim, p.v_dim))),
         q(arena.take<A>(p.qk_dim * query_rows<A>())),
         s(arena.take<A>(block_k * query_rows<A>())),
@@ -72,7 +72,7 @@ struct QueryState {
 template <typename A>
 class QueryTile {
  public:
-  QueryTile(const Head& head, core::Tile rows, const QueryMemory<A>& memory, const QueryState<A>& state)
+  QueryTile(const Head& head, core::Tile rows, const ForwardMemory<A>& memory, const QueryState<A>& state)
       : head_(head),
         p_(head.p),
         rows_(rows),
@@ -344,7 +344,7 @@ class QueryTile {
   const Head& head_;
   const core::Problem& p_;
   core::Tile rows_;
-  const QueryMemory<A>& t_;
+  const ForwardMemory<A>& t_;
   QueryState<A> state_;
   std::int64_t vectors_;
   std::int64_t width_;

@@ -15,6 +15,8 @@
 
 namespace tessera::cuda {
 
+StreamAllocator::~StreamAllocator() = default;
+
 #if TESSERA_HAVE_CUDA
 
 namespace {

@@ -12,6 +12,7 @@ namespace tessera::cuda {
 class StreamAllocator final : public Allocator {
  public:
   explicit StreamAllocator(int device) : device_(device) {}
+  ~StreamAllocator() override;
 
   // Null when the GPU has no such memory; throws Error (device_failure) for any other failure.
   void* allocate(std::size_t bytes, std::size_t alignment, void* stream) override;
