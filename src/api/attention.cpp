@@ -28,8 +28,9 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
     if (problem.blocks && problem.device.type == DeviceType::cuda) {
       problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);
     }
-    const api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
+    api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
     kernel.run(problem, configuration, {workspace.data(), &executor, execution.stream});
+    workspace.give_back();
   });
 }
 
