@@ -15,11 +15,10 @@ arguments, 77 there is no GPU or no PyTorch for it.
 """
 
 import argparse
-import contextlib
 import ctypes
+import functools
 import itertools
 import math
-import os
 import pathlib
 import platform
 import statistics
@@ -52,6 +51,7 @@ PEAKED_SIGMA, SINK = 12, 40  # of the scaled scores; that of the one key every q
 # Rises of the scaled scores per 64 keys. The first is beyond what P holds in the type, the second beyond fp32's exponent.
 RAMPS = {"fp16": (12, 200), "bf16": (45, 200)}
 TURING = {"TESSERA_KERNEL": "cuda.flash2_sm75"}
+LAZY = {"TESSERA_LAZY_MAXIMUM": "1"}
 FLASH2 = 3  # TSR_FLASH2: what is measured unless a section says otherwise, also where another kernel would be chosen
 
 # --- the machine --------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ class Problem:
     def results(self, direction):
         return [self.out] if direction == "forward" else self.gradients
 
-    def ours(self, direction, lend=True, **options):
+    def ours(self, direction, lend=True, tessera=None, **options):
         """A call of Tessera. PyTorch has its memory from a cache; ours is lent as well."""
-        options = {"algorithm": FLASH2, **options}
+        options, tessera = {"algorithm": FLASH2, **options}, tessera or self.tessera
         if direction == "forward":
-            call = self.tessera.forward(*self.inputs, self.out, self.lse, **options)
+            call = tessera.forward(*self.inputs, self.out, self.lse, **options)
         else:
             tensors = (*self.inputs, self.out, self.lse, self.grad_out, *self.gradients)
-            call = self.tessera.backward(*tensors, **options)
+            call = tessera.backward(*tensors, **options)
         if lend and (needed := call.plan()["workspace_bytes"]):
             call.lend(torch.empty(needed, dtype=torch.uint8, device="cuda"))
         return call
@@ -261,32 +261,12 @@ def relative_errors(results, exact):
     return [((mine[-1, -1] - right).norm() / right.norm()).item() for mine, right in zip(results, exact)]
 
 
-@contextlib.contextmanager
-def environment(**variables):
-    """Sets variables for a while. Tessera reads them in every call."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
-
-
-def forced(call, **variables):
-    """The call with environment variables."""
-
-    def run():
-        with environment(**variables):
-            call()
-
-    return run
-
-
 class Benchmark:
     def __init__(self, options):
         self.options = options
         self.gpu = Gpu()
         self.tessera = Tessera(options.library)
+        self.variant = functools.cache(functools.partial(Tessera, options.library))  # with environment variables
         self.stopwatch = Stopwatch(self.gpu, options.seconds)
         self.sheet = Sheet(TOLERANCE, MEASURED)
         self.seconds = {}  # of each section
@@ -381,19 +361,18 @@ class Benchmark:
                 problem = Problem(self.tessera, 8192, dim, dtype, ramp_inputs(rise, downwards))
                 theirs = problem.theirs("forward", SDPBackend.FLASH_ATTENTION)
                 ours, error = problem.checked("forward", theirs)
-                times = self.stopwatch.medians([ours, forced(ours, TESSERA_LAZY_MAXIMUM="1")])
+                times = self.stopwatch.medians([ours, problem.ours("forward", tessera=self.variant(**LAZY))])
                 what = f"{'falling' if downwards else 'rising'} by {rise}"
                 text = "{of_lazy:.3f} of the lazy speed   error {error:.0e}"
                 self.add(problem, "forward", text, what, error=error, of_lazy=times[1] / times[0], tessera_ms=times[0])
 
     def sm75(self):
         for dim, length, causal, direction in self.each(cells.SOME_LENGTHS, (False, True), DIRECTIONS):
-            problem = Problem(self.tessera, length, dim, "fp16")
+            problem = Problem(self.variant(**TURING), length, dim, "fp16")
             theirs = problem.theirs(direction, SDPBackend.FLASH_ATTENTION, causal)
-            with environment(**TURING):
-                turing, error = problem.checked(direction, theirs, causal=causal)
-            ampere = problem.ours(direction, causal=causal)
-            times = self.stopwatch.medians([forced(turing, **TURING), ampere])
+            turing, error = problem.checked(direction, theirs, causal=causal)
+            ampere = problem.ours(direction, tessera=self.tessera, causal=causal)
+            times = self.stopwatch.medians([turing, ampere])
             text = "{of_sm80:.3f} of the speed of sm_80   error {error:.0e}"
             fields = {"error": error, "of_sm80": times[1] / times[0], "tessera_ms": times[0], "causal": causal}
             self.add(problem, direction, text, **fields)

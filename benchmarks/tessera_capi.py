@@ -8,6 +8,9 @@ A call is prepared once, with all its structs, and then costs nothing but the C 
 """
 
 import ctypes
+import os
+import shutil
+import tempfile
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
 
 FORWARD, BACKWARD = 0, 1
@@ -163,11 +166,29 @@ def bias_tensor(tensor):
     return describe(tensor, tuple(tensor.shape), tuple(tensor.stride()))
 
 
-class Tessera:
-    """The shared library."""
+def with_variables(path, variables):
+    """Another copy of the library, which has read these environment variables."""
+    with tempfile.TemporaryDirectory() as folder:  # of the same file the loader would give the one that is there
+        library = ctypes.CDLL(shutil.copy(path, folder))
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        plan = Plan()
+        library.tsr_plan_shapes(None, byref(Shapes()), Device(), c_int32(FORWARD), None, byref(plan))  # looks
+        library.tsr_plan_release.restype = None
+        library.tsr_plan_release(byref(plan))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return library
 
-    def __init__(self, path):
-        self.library = ctypes.CDLL(str(path))
+
+class Tessera:
+    """The shared library. With variables: a copy of its own, as if the process had started with them in the environment,
+    which the library reads once."""
+
+    def __init__(self, path, **variables):
+        self.library = with_variables(path, variables) if variables else ctypes.CDLL(str(path))
         self.library.tsr_last_error.restype = c_char_p
         self.library.tsr_version.restype = c_char_p
         self.library.tsr_block_mask_release.restype = None

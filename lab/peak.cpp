@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cpu/cores.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "cpu/thread_pool.h"

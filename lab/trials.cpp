@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "core/environment.h"
 #include "lab/contests.h"
 #include "lab/machine.h"
 #include "lab/theory.h"
@@ -12,29 +12,6 @@
 
 namespace tessera::lab {
 namespace {
-
-// An environment variable of the library for as long as it lives. The library reads its variables in the thread that
-// calls it, which is ours.
-class Setting {
- public:
-  Setting(const char* variable, const std::string& value) : variable_(variable), active_(!value.empty()) {
-    if (!active_) return;
-    if (const char* before = std::getenv(variable)) before_ = before;
-    setenv(variable, value.c_str(), 1);
-  }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-  ~Setting() {
-    if (!active_) return;
-    if (before_) setenv(variable_, before_->c_str(), 1);
-    else unsetenv(variable_);
-  }
-
- private:
-  const char* variable_;
-  bool active_;
-  std::optional<std::string> before_;
-};
 
 Schedule schedule_for(Scale scale, int repetitions) {
   Schedule schedule{.warmup = 1, .repetitions = repetitions};
@@ -136,8 +113,9 @@ Row row_to_be(const Trial& trial, Algorithm algorithm) {
 
 std::optional<std::vector<Row>> run_trial(const Trial& trial,
                                           const std::function<bool(double share)>& proceed) {
-  const Setting kernel("TESSERA_KERNEL", trial.kernel);
-  const Setting block_k("TESSERA_BLOCK_K", trial.block_k > 0 ? fmt::format("{}", trial.block_k) : "");
+  std::optional<core::EnvironmentOverride> kernel, block_k;
+  if (!trial.kernel.empty()) kernel.emplace(&core::Environment::kernel, trial.kernel);
+  if (trial.block_k > 0) block_k.emplace(&core::Environment::block_k, std::to_string(trial.block_k));
   const Workload workload(trial.contest.point);
   if (auto rows = refused(trial, workload)) return rows;
   const RunnerOptions options{.schedule = trial.schedule,

@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/environment.h"
 #include "lab/application.h"
 #include "lab/terminal.h"
 #include "tessera/error.h"
@@ -310,7 +311,7 @@ TEST(Trials, TilesAreForced) {
     EXPECT_EQ(fixed->front().status, Status::unsupported);
     EXPECT_NE(fixed->front().reason.find("are fixed"), std::string::npos) << fixed->front().reason;
   }
-  EXPECT_EQ(std::getenv("TESSERA_BLOCK_K"), nullptr) << "nothing stays behind";
+  EXPECT_FALSE(core::environment().block_k) << "nothing stays behind";
 }
 
 TEST(Lab, ListExplains) {

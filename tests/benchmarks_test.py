@@ -46,6 +46,28 @@ CTYPES = {
 }
 
 
+def test_variables_hold_for_a_copy_of_the_library_alone():
+    library = pathlib.Path(os.environ.get("TESSERA_BINARY", "tessera")).parent.parent / "lib/libtessera.so"
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT / "benchmarks")!r})
+from tessera_capi import Tessera, Shapes, Plan, Device, byref, c_int32
+
+def kernel(tessera):
+    plan, shapes = Plan(), Shapes(q_length=300, k_length=300)
+    tessera.check(tessera.library.tsr_plan_shapes(None, byref(shapes), Device(), c_int32(0), None, byref(plan)))
+    return plan.kernel.decode()
+
+usual, forced = Tessera({str(library)!r}), Tessera({str(library)!r}, TESSERA_KERNEL="cpu.flash1")
+print(kernel(usual), kernel(forced), os.environ.get("TESSERA_KERNEL"))
+"""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TESSERA_")}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    if "ASan runtime does not come first" in ran.stderr or "cannot allocate memory in static TLS" in ran.stderr:
+        pytest.skip("Python cannot load a library with sanitizers")
+    assert ran.stdout == "cpu.flash2 cpu.flash1 None\n", ran.stderr
+
+
 @pytest.mark.parametrize("name", STRUCTS)
 def test_structs_are_those_of_the_header(name):
     header = (ROOT / "include/tessera/capi.h").read_text()

@@ -1,9 +1,9 @@
 // TESSERA_BLOCK_K: keys per step, whatever they are, change neither the result nor the contract.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 
+#include "core/environment.h"
 #include "cpu/target.h"
 #include "reference/check.h"
 #include "support/build.h"
@@ -13,10 +13,8 @@
 namespace tessera {
 namespace {
 
-class ForcedBlock {
- public:
-  explicit ForcedBlock(const std::string& keys) { setenv("TESSERA_BLOCK_K", keys.c_str(), 1); }
-  ~ForcedBlock() { unsetenv("TESSERA_BLOCK_K"); }
+struct ForcedBlock : core::EnvironmentOverride {
+  explicit ForcedBlock(const std::string& keys) : EnvironmentOverride(&core::Environment::block_k, keys) {}
 };
 
 class BlockSize : public testing::TestWithParam<DType> {};

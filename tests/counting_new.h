@@ -12,7 +12,7 @@
 namespace {
 
 std::atomic<std::int64_t> live_blocks{0};
-std::atomic<std::int64_t> bytes_taken{0};
+std::atomic<std::int64_t> blocks_taken{0};
 std::atomic<std::int64_t> until_failure{-1};  // allocations that still succeed; negative: all
 std::atomic<bool> fails_from_then_on{false};
 std::atomic<bool> has_failed{false};
@@ -28,7 +28,7 @@ void* take(std::size_t bytes, std::size_t alignment) noexcept {
                                                       : std::aligned_alloc(alignment, rounded);
   if (data != nullptr) {
     ++live_blocks;
-    bytes_taken += static_cast<std::int64_t>(bytes);
+    ++blocks_taken;
   }
   return data;
 }

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "core/band.h"
+#include "core/environment.h"
 #include "cuda/host/devices.h"
 #include "reference/check.h"
 #include "reference/device_case.h"
@@ -553,9 +554,9 @@ TEST_F(Gpu, NoInputOutwitsSpeculation) {
             DeviceCase copy(problem.attention, problem.forward, {}, Device::cuda(0));
             const ForceKernel forced(kernel);
             for (const bool lazy : {false, true}) {
-              if (lazy) setenv("TESSERA_LAZY_MAXIMUM", "1", 1);
+              const core::EnvironmentOverride maximum(&core::Environment::lazy_maximum,
+                                                      lazy ? std::optional<std::string>("1") : std::nullopt);
               forward(copy.attention, copy.forward);
-              unsetenv("TESSERA_LAZY_MAXIMUM");
               EXPECT_EQ(copy.fetch(), "");
               const reference::TensorError out =
                   reference::compare("out", problem.forward.out, expected.exact.out, expected.model.out,

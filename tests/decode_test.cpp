@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
@@ -26,10 +25,8 @@ using reference::ForceKernel;
 
 constexpr const char* kKernel = "cpu.decode";
 
-class ForcedTarget {
- public:
-  explicit ForcedTarget(cpu::Target target) { setenv("TESSERA_TARGET", name(target), 1); }
-  ~ForcedTarget() { unsetenv("TESSERA_TARGET"); }
+struct ForcedTarget : core::EnvironmentOverride {
+  explicit ForcedTarget(cpu::Target target) : EnvironmentOverride(&core::Environment::target, name(target)) {}
 };
 
 std::vector<cpu::Target> vector_targets() {

@@ -71,12 +71,12 @@ TEST(Fork, WhileAThreadMakesTheFirstCall) {
                   std::atomic<bool> begun = false;
                   std::thread first([&] {
                     begun = true;
-                    call(mine, 2);
+                    call(mine, round % 3);
                   });
                   while (!begun) std::this_thread::yield();
                   std::this_thread::sleep_for(std::chrono::microseconds(round * round / 2));
                   const std::string failure = failure_in_child([&] {
-                    call(childs, 2);
+                    call(childs, round % 3);
                     return true;
                   });
                   first.join();

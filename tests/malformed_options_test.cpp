@@ -1,11 +1,11 @@
 // Malformed descriptions, shapes and executions, and calls that no kernel serves.
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "core/environment.h"
 #include "malformed.h"
 
 namespace tessera::test {
@@ -276,17 +276,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MalformedOption, ::testing::ValuesIn(shape_case
 INSTANTIATE_TEST_SUITE_P(Execution, MalformedOption, ::testing::ValuesIn(execution_cases()), test_name);
 INSTANTIATE_TEST_SUITE_P(Unsupported, MalformedOption, ::testing::ValuesIn(unsupported_cases()), test_name);
 
-// TESSERA_KERNEL for the time of one test.
-class ForcedKernel {
- public:
-  explicit ForcedKernel(const char* name) { setenv("TESSERA_KERNEL", name, 1); }
-  ForcedKernel(const ForcedKernel&) = delete;
-  ForcedKernel& operator=(const ForcedKernel&) = delete;
-  ~ForcedKernel() { unsetenv("TESSERA_KERNEL"); }
-};
-
 TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
-  const ForcedKernel forced("cpu.flash9");
+  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash9");
   expect_refused({"unknown",
                   Act::forward,
                   [](Call&) {},
@@ -294,7 +285,7 @@ TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
 }
 
 TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
-  const ForcedKernel forced("cpu.flash2");
+  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash2");
   auto ask = [](Call& call) { call.attention.algorithm = Algorithm::standard; };
   expect_refused({"does_not_fit",
                   Act::forward,
@@ -304,7 +295,7 @@ TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
 }
 
 TEST(ForcedKernelName, OneThatFitsIsTaken) {
-  const ForcedKernel forced("cpu.flash2");
+  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash2");
   const Call call;
   EXPECT_EQ(plan(call.attention, call.forward).kernel, "cpu.flash2");
 }

@@ -26,6 +26,11 @@
 ///
 /// **Threads.** All functions may be called from several threads at once, also with the same block mask.
 ///
+/// **Environment.** The library reads its variables once a process, in the first call: a later change has no effect, and
+/// calls are safe beside setenv. TESSERA_KERNEL forces a kernel by name, TESSERA_TARGET the instruction set of CPU
+/// kernels, TESSERA_BLOCK_K the keys per step of cpu.flash2; TESSERA_LAZY_MAXIMUM switches off the speculative maximum
+/// of GPU kernels. A call that an invalid value concerns fails and names it.
+///
 /// Enumerations are passed as int32_t, so that their size is fixed and an unknown value can be refused.
 #ifndef TESSERA_CAPI_H
 #define TESSERA_CAPI_H
@@ -383,7 +388,7 @@ typedef struct tsr_execution {
   void* stream;                    ///< The cudaStream_t to launch on (CUDA only).
   void* workspace;                 ///< Workspace the caller lends, aligned to 256 bytes; null: allocated.
   size_t workspace_bytes;          ///< Its size: at least tsr_plan.workspace_bytes.
-  int32_t threads;                 ///< CPU threads; 0: as many as the machine (or the executor) has.
+  int32_t threads;                 ///< CPU threads; 0: as many as the executor has, or the process may use.
   int32_t reserved;                ///< 0.
 } tsr_execution;
 

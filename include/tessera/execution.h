@@ -54,7 +54,9 @@ struct Workspace {
 /// They end when the process exits or the library is unloaded (tessera::static in a plugin); calls from destructors
 /// that run later use their own thread alone. A forked child starts threads of its own.
 struct Execution {
-  int threads = 0;               ///< CPU threads; 0: as many as the machine (or the executor) has.
+  /// CPU threads. 0: as many as the executor has. The library's pool has one for every CPU that the process may use by
+  /// its affinity and its cgroups' quota. It asks once, in the first call; where that changes later, set the number here.
+  int threads = 0;
   Executor* executor = nullptr;  ///< The caller's threads; null: the library's pool.
   void* stream = nullptr;        ///< The cudaStream_t to launch on (CUDA only).
   Workspace workspace{};         ///< Workspace the caller lends; empty: taken from the allocator.

@@ -1,12 +1,10 @@
 // What this build is, and what machine it finds itself on.
-#include <thread>
-
 #include "build_config.h"
 #include "core/out_of_memory.h"
 #include "core/text.h"
 #include "cpu/blas.h"
+#include "cpu/cores.h"
 #include "cpu/machine.h"
-#include "cpu/thread_pool.h"
 #include "cuda/host/devices.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"

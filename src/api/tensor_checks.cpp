@@ -114,11 +114,6 @@ void check_size(const Argument& argument, int dimension, std::int64_t expected, 
          ", ", as);
 }
 
-void check_dtype(const Argument& argument, DType expected, std::string_view as) {
-  if (argument.tensor.dtype == expected) return;
-  refuse(argument.name, ".dtype is ", name(argument.tensor.dtype), "; it must be ", name(expected), ", ", as);
-}
-
 void check_device(const Argument& argument, Device expected) {
   if (argument.tensor.device == expected) return;
   refuse(argument.name, ".device is ", describe(argument.tensor.device), "; it must be ", describe(expected),

@@ -31,7 +31,13 @@ void check_tensor(const Argument& argument, Data data);
 // Size `dimension` equals `expected`; `as` says where the expectation comes from ("as q", ...).
 void check_size(const Argument& argument, int dimension, std::int64_t expected, std::string_view as);
 
-void check_dtype(const Argument& argument, DType expected, std::string_view as);
+// Likewise its type; the parts of the explanation become a text only when the check fails.
+template <typename... As>
+void check_dtype(const Argument& argument, DType expected, const As&... as) {
+  if (argument.tensor.dtype == expected) return;
+  refuse(argument.name, ".dtype is ", name(argument.tensor.dtype), "; it must be ", name(expected), ", ",
+         as...);
+}
 void check_device(const Argument& argument, Device expected);
 
 // May be written: not read-only, no element addressed twice.

@@ -294,7 +294,7 @@ void check_output_shape(const Argument& argument, const Argument& q, const Probl
 // lse or grad_lse: one number per row.
 void check_lse_shape(const Argument& argument, const Argument& q, const Problem& p, Data data) {
   check_tensor(argument, data);
-  check_dtype(argument, accumulator_of(p.dtype), std::string("the accumulator of ") + name(p.dtype));
+  check_dtype(argument, accumulator_of(p.dtype), "the accumulator of ", name(p.dtype));
   check_device(argument, p.device);
   check_size(argument, 0, q.tensor.shape[0], "as q");
   check_size(argument, 1, p.q_heads, "the heads of q");

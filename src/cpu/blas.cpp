@@ -136,7 +136,7 @@ int narrow(std::int64_t size) { return static_cast<int>(size); }
 
 }  // namespace
 
-std::string blas_missing() { return library().missing; }
+const std::string& blas_missing() { return library().missing; }
 
 std::string blas_description() { return library().missing.empty() ? library().get_config() : ""; }
 

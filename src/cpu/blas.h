@@ -10,7 +10,7 @@ namespace tessera::cpu {
 enum class Transpose { no, yes };
 
 // Why OpenBLAS cannot be used here; empty: it can. Loads it.
-std::string blas_missing();
+const std::string& blas_missing();
 
 // What was loaded, as in "OpenBLAS 0.3.21 ..."; empty: nothing. Loads it.
 std::string blas_description();

@@ -100,16 +100,16 @@ DecodePartials take_partials(Arena& arena, const core::Problem& p, const DecodeP
 
 }  // namespace
 
-std::string decode_limits(const core::Problem&) {
+bool decode_limits(const core::Problem&, core::Reason reason) {
   const Target target = active_target();
-  if (decode_engine(target) != nullptr) return {};
-  return core::concat("needs a vector instruction set; here ", name(target));
+  return decode_engine(target) == nullptr &&
+         reason.give("needs a vector instruction set; here ", name(target));
 }
 
-std::string decode_yields(const core::Problem& p) {
-  if (p.q_length <= kMaxQueries) return {};
-  return core::concat("is for at most ", kMaxQueries, " queries", p.packed ? " in the longest sequence" : "",
-                      "; here ", p.q_length);
+bool decode_yields(const core::Problem& p, core::Reason reason) {
+  return p.q_length > kMaxQueries &&
+         reason.give("is for at most ", kMaxQueries, " queries", p.packed ? " in the longest sequence" : "",
+                     "; here ", p.q_length);
 }
 
 registry::Configuration decode_configuration(const core::Problem& p, int workers) {

@@ -8,11 +8,11 @@
 
 namespace tessera::cpu {
 
-// Why the kernel cannot serve a problem; empty when it can.
-std::string decode_limits(const core::Problem& p);
+// Whether, and why, the kernel cannot serve a problem.
+bool decode_limits(const core::Problem& p, core::Reason reason);
 
-// Why cpu.flash2 serves a problem better; empty when it does not.
-std::string decode_yields(const core::Problem& p);
+// Whether, and why, cpu.flash2 serves a problem better.
+bool decode_yields(const core::Problem& p, core::Reason reason);
 
 registry::Configuration decode_configuration(const core::Problem& p, int workers);
 

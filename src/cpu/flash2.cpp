@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 
+#include "core/environment.h"
 #include "core/refuse.h"
 #include "core/text.h"
 #include "core/tiles.h"
@@ -39,17 +39,17 @@ const BackwardEngine* backward_engine_for(const core::Problem& p) {
 // of them, which make up for their unequal lengths.
 constexpr std::int64_t kTasksPerWorker = 4;
 
-// Keys per step that the environment variable TESSERA_BLOCK_K asks for; 0 without it. Throws Error
-// (invalid_argument) when it is not a number of keys.
+// Keys per step that TESSERA_BLOCK_K asks for (core/environment.h); 0 without it. Throws Error (invalid_argument) when it
+// is not a number of keys.
 std::int64_t asked_keys_per_step() {
   constexpr std::int64_t kMost = 8192;
-  const char* asked = std::getenv("TESSERA_BLOCK_K");
-  if (asked == nullptr) return 0;
+  const std::optional<std::string>& asked = core::environment().block_k;
+  if (!asked) return 0;
   std::int64_t keys = 0;
-  const char* end = asked + std::strlen(asked);
-  const auto [stopped, error] = std::from_chars(asked, end, keys);
+  const char* end = asked->data() + asked->size();
+  const auto [stopped, error] = std::from_chars(asked->data(), end, keys);
   if (error != std::errc() || stopped != end || keys < 1 || keys > kMost) {
-    core::refuse("TESSERA_BLOCK_K is '", asked, "'; it must be a number of keys, 1 to ", kMost);
+    core::refuse("TESSERA_BLOCK_K is '", *asked, "'; it must be a number of keys, 1 to ", kMost);
   }
   return keys;
 }

@@ -38,7 +38,9 @@ std::string instruction_sets() {
   return result;
 }
 
-Caches caches() noexcept {
+namespace {
+
+Caches ask_caches() noexcept {
   Caches result;
   auto take = [](std::size_t& size, int name) {
     const long value = sysconf(name);
@@ -50,6 +52,13 @@ Caches caches() noexcept {
   take(result.l3, _SC_LEVEL3_CACHE_SIZE);
 #endif
   return result;
+}
+
+}  // namespace
+
+const Caches& caches() noexcept {
+  static const Caches found = ask_caches();  // asked in every call; some systems go to files for it
+  return found;
 }
 
 bool has_two_wide_multipliers() noexcept {

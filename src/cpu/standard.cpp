@@ -392,13 +392,11 @@ class Standard {
 
 }  // namespace
 
-std::string standard_limits(const core::Problem& p) {
-  std::string missing = blas_missing();
-  if (!missing.empty()) return missing;
+bool standard_limits(const core::Problem& p, core::Reason reason) {
+  if (!blas_missing().empty()) return reason.give(blas_missing());
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest <= kMax) return {};
-  return core::concat("sequence length ", longest, " is beyond OpenBLAS's 32-bit sizes");
+  return longest > kMax && reason.give("sequence length ", longest, " is beyond OpenBLAS's 32-bit sizes");
 }
 
 std::string standard_details(const core::Problem&, const registry::Configuration&) {

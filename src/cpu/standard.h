@@ -8,7 +8,7 @@
 
 namespace tessera::cpu {
 
-std::string standard_limits(const core::Problem& p);
+bool standard_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration standard_configuration(const core::Problem& p, int workers);
 std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
 void standard_forward(const core::Problem& p, const registry::Configuration& configuration,

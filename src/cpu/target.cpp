@@ -1,9 +1,7 @@
 #include "cpu/target.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,6 +15,8 @@
 #include <sys/prctl.h>
 #endif
 
+#include "core/environment.h"
+#include "core/lazy.h"
 #include "core/refuse.h"
 
 namespace tessera::cpu {
@@ -40,18 +40,15 @@ namespace {
 
 // AMX-BF16 in the CPU, and the operating system's permission to use the tiles, which a process must ask for once.
 bool may_use_amx() {
-  static const bool permitted = [] {
-    unsigned int a = 0, b = 0, c = 0, d = 0;
-    constexpr unsigned int kBf16 = 1U << 22, kTile = 1U << 24;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned int kBf16 = 1U << 22, kTile = 1U << 24;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) return false;
 #if defined(__linux__)
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
-    return false;
+  return false;
 #endif
-  }();
-  return permitted;
 }
 
 }  // namespace
@@ -108,20 +105,20 @@ std::vector<Target> find_targets() {
 }  // namespace
 
 const std::vector<Target>& available_targets() {
-  static const std::vector<Target> targets = find_targets();  // asked several times in a call
-  return targets;
+  static constinit core::Lazy<const std::vector<Target>> targets;  // asked several times in a call
+  return targets.get(find_targets);
 }
 
 Target active_target() {
   const std::vector<Target>& targets = available_targets();
-  const char* asked = std::getenv("TESSERA_TARGET");
-  if (asked == nullptr) return targets.front();
-  const auto found = std::find_if(targets.begin(), targets.end(),
-                                  [&](Target target) { return std::string_view(name(target)) == asked; });
+  const std::optional<std::string>& asked = core::environment().target;
+  if (!asked) return targets.front();
+  const auto found =
+      std::find_if(targets.begin(), targets.end(), [&](Target target) { return name(target) == *asked; });
   if (found != targets.end()) return *found;
   std::string names;
   for (const Target target : targets) names += (names.empty() ? "" : ", ") + std::string(name(target));
-  core::refuse("TESSERA_TARGET is '", asked, "'; on this CPU it must be one of: ", names);
+  core::refuse("TESSERA_TARGET is '", *asked, "'; on this CPU it must be one of: ", names);
 }
 
 Target target_for(Target target, DType dtype) noexcept {

@@ -25,7 +25,7 @@ const char* name(Target target) noexcept;
 // What this build has and this CPU and operating system can execute, best first; never empty.
 const std::vector<Target>& available_targets();
 
-// The best available target, or the one that the environment variable TESSERA_TARGET names. Throws Error
+// The best available target, or the one that TESSERA_TARGET names (core/environment.h). Throws Error
 // (invalid_argument) when it names none that is available.
 Target active_target();
 

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/lazy.h"
+#include "cpu/cores.h"
 
 namespace tessera::cpu {
 namespace {
@@ -55,8 +56,6 @@ class SignalsBlocked {
 };
 
 }  // namespace
-
-int available_cores() noexcept { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 ThreadPool& ThreadPool::instance() {
   return process_pool.get([] { return ThreadPool(); });

@@ -73,7 +73,4 @@ class ThreadPool final : public Executor {
   const pid_t process_;  // whose threads these are
 };
 
-// The number of cores this process may use, at least 1.
-int available_cores() noexcept;
-
 }  // namespace tessera::cpu

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/immortal.h"
 #include "core/out_of_memory.h"
 #include "core/text.h"
 #include "cuda/host/device.h"
@@ -77,7 +78,7 @@ Library load() {
 }
 
 const Library& library() {
-  static const Library loaded = load();
+  static const Library& loaded = core::immortal(load);
   return loaded;
 }
 
@@ -95,8 +96,8 @@ struct Pool {
 };
 
 Pool& pool() {
-  static Pool* instance = new Pool;  // never destroyed: the driver may be gone by then
-  return *instance;
+  static Pool& instance = core::immortal([] { return Pool(); });
+  return instance;
 }
 
 Handle create_handle() {
@@ -166,7 +167,7 @@ int strided_dimension(const BatchedProduct& p) {
 
 }  // namespace
 
-std::string cublas_missing() { return library().missing; }
+const std::string& cublas_missing() { return library().missing; }
 
 std::string cublas_description() {
   if (!library().missing.empty()) return {};

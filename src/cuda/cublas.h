@@ -12,7 +12,7 @@
 namespace tessera::cuda {
 
 // Why cuBLAS cannot be used here; empty: it can. Loads it.
-std::string cublas_missing();
+const std::string& cublas_missing();
 
 // What was loaded, as in "cuBLAS 13.0.2"; empty: nothing. Loads it.
 std::string cublas_description();

@@ -92,37 +92,37 @@ flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance
   return a;
 }
 
-std::string limits_on(const DeviceLimits& limits, const core::Problem& p, Path path) {
-  if (!limits.failure.empty()) return limits.failure;
+bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, core::Reason reason) {
+  if (!limits.failure.empty()) return reason.give(limits.failure);
   const int capability = capability_of(limits, path);
   if (limits.capability < 75 || (p.dtype == DType::bf16 && capability < 80)) {
-    return core::concat(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
-                        "; this is ", capability / 10, ".", capability % 10);
+    return reason.give(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
+                       "; this is ", capability / 10, ".", capability % 10);
   }
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest >= core::kLongestWalk) {
-    return core::concat("sequence length ", longest, " is not below 2^29");
+    return reason.give("sequence length ", longest, " is not below 2^29");
   }
   const std::int64_t heads = p.batch * p.q_heads;
   if (heads > 0 && p.q_length > std::numeric_limits<std::int32_t>::max() / heads) {
-    return core::concat(heads, " heads of ", p.q_length, " rows are more than 2^31 - 1 rows");
+    return reason.give(heads, " heads of ", p.q_length, " rows are more than 2^31 - 1 rows");
   }
   if (p.has_grad_bias && p.bias_batch * p.bias_heads * (p.bias_rows / 32 + 1) >
                              std::numeric_limits<std::int32_t>::max() / (p.k_length + 1)) {
-    return "the bias has more tiles than a grid has thread blocks";
+    return reason.give("the bias has more tiles than a grid has thread blocks");
   }
   const Instance& instance = instance_of(p, limits, path);
   if (instance.kernel == nullptr) {
-    return core::concat(
+    return reason.give(
         "head_dim ", std::max(p.qk_dim, p.v_dim),
         " is beyond 128, the most for backward in the shared memory of compute capability 7.5");
   }
   const int needed = shared_bytes(p, instance, instance.step_k);
   if (needed > limits.shared_memory) {
-    return core::concat("needs ", needed, " bytes of shared memory for head_dim ",
-                        std::max(p.qk_dim, p.v_dim), "; this GPU has ", limits.shared_memory);
+    return reason.give("needs ", needed, " bytes of shared memory for head_dim ", std::max(p.qk_dim, p.v_dim),
+                       "; this GPU has ", limits.shared_memory);
   }
-  return {};
+  return false;
 }
 
 registry::Configuration configuration(const core::Problem& p, Path path) {
@@ -171,15 +171,8 @@ void run(const core::Problem& p, const registry::Configuration& configuration,
 
 }  // namespace
 
-std::string flash1_limits_on(const DeviceLimits& limits, const core::Problem& p) {
-  return limits_on(limits, p, Path::newest);
-}
-std::string flash1_sm75_limits_on(const DeviceLimits& limits, const core::Problem& p) {
-  return limits_on(limits, p, Path::sm75);
-}
-
-std::string flash1_limits(const core::Problem& p) {
-  return limits_on(device_limits(p.device.index), p, Path::newest);
+bool flash1_limits(const core::Problem& p, core::Reason reason) {
+  return limits_on(device_limits(p.device.index), p, Path::newest, reason);
 }
 registry::Configuration flash1_configuration(const core::Problem& p, int) {
   return configuration(p, Path::newest);
@@ -192,8 +185,8 @@ void flash1_run(const core::Problem& p, const registry::Configuration& configura
   run(p, configuration, resources, Path::newest);
 }
 
-std::string flash1_sm75_limits(const core::Problem& p) {
-  return limits_on(device_limits(p.device.index), p, Path::sm75);
+bool flash1_sm75_limits(const core::Problem& p, core::Reason reason) {
+  return limits_on(device_limits(p.device.index), p, Path::sm75, reason);
 }
 registry::Configuration flash1_sm75_configuration(const core::Problem& p, int) {
   return configuration(p, Path::sm75);

@@ -9,18 +9,14 @@
 
 namespace tessera::cuda {
 
-// What the kernel lacks for a problem on a GPU with such limits; empty: nothing.
-std::string flash1_limits_on(const DeviceLimits& limits, const core::Problem& p);
-std::string flash1_sm75_limits_on(const DeviceLimits& limits, const core::Problem& p);
-
-std::string flash1_limits(const core::Problem& p);
+bool flash1_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration flash1_configuration(const core::Problem& p, int workers);
 std::string flash1_details(const core::Problem& p, const registry::Configuration& configuration);
 void flash1_run(const core::Problem& p, const registry::Configuration& configuration,
                 const registry::Resources& resources);
 
 // The path for compute capability 7.5, on any GPU.
-std::string flash1_sm75_limits(const core::Problem& p);
+bool flash1_sm75_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration flash1_sm75_configuration(const core::Problem& p, int workers);
 std::string flash1_sm75_details(const core::Problem& p, const registry::Configuration& configuration);
 void flash1_sm75_run(const core::Problem& p, const registry::Configuration& configuration,

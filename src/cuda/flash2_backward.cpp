@@ -91,15 +91,17 @@ Grids grids_of(const core::Problem& p, const BackwardChoice& choice) {
   return grids;
 }
 
-std::string common_limits(const DeviceLimits& device, const core::Problem& p, int capability) {
-  if (!device.failure.empty()) return device.failure;
+bool common_limits(const DeviceLimits& device, const core::Problem& p, int capability, core::Reason reason) {
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability < capability) {
-    return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
-                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                        device.capability % 10);
+    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
+                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                       device.capability % 10);
   }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return "sequences must be shorter than 2^29";
-  return {};
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) {
+    return reason.give("sequences must be shorter than 2^29");
+  }
+  return false;
 }
 
 // Where the workspace is cut: statistics, then the sums of dQ, then whose turn it is and the ticket.
@@ -157,10 +159,9 @@ core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t>
   return order;
 }
 
-std::string limits_of(const BackwardFamily& family, const core::Problem& p, int capability) {
+bool limits_of(const BackwardFamily& family, const core::Problem& p, int capability, core::Reason reason) {
   const DeviceLimits& device = device_limits(p.device.index);
-  std::string why = common_limits(device, p, capability);
-  return why.empty() ? choose_backward(family, device, p).why : why;
+  return common_limits(device, p, capability, reason) || !choose_backward(family, device, p, reason).complete;
 }
 
 registry::Configuration configuration_of(const BackwardFamily& family, const core::Problem& p) {
@@ -256,7 +257,7 @@ core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::
 }
 
 BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits& device,
-                               const core::Problem& p) {
+                               const core::Problem& p, core::Reason reason) {
   BackwardChoice choice;
   const Variant variant = variant_for(p);
   const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
@@ -264,8 +265,11 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   auto choose = [&](std::span<const BackwardKernel> table, Variant least, bool in_turns = false) {
     const BackwardKernel* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
     if (kernel == nullptr) {
-      choice.why = core::concat("no instance for head_dim ", head_dim, " fits into ", device.shared_memory,
-                                " bytes of shared memory");
+      if (choice.complete) {
+        reason.give("no instance for head_dim ", head_dim, " fits into ", device.shared_memory,
+                    " bytes of shared memory");
+      }
+      choice.complete = false;
     }
     return kernel;
   };
@@ -281,16 +285,19 @@ BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits&
   }
   if (p.has_grad_q && !together) choice.queries = choose(kernels.queries, Variant::plain);
   if (p.has_grad_bias) choice.bias = choose(family.bias, Variant::featured);
-  if (choice.why.empty()) {
+  if (choice.complete) {
     const Grids grids = grids_of(p, choice);
     constexpr std::int64_t kMost = 0x7FFFFFFF;
-    if (std::max({grids.keys, grids.queries, grids.bias, grids.blocks}) > kMost)
-      choice.why = "more than 2^31 - 1 tiles do not fit into a grid";
+    if (std::max({grids.keys, grids.queries, grids.bias, grids.blocks}) > kMost) {
+      choice.complete = !reason.give("more than 2^31 - 1 tiles do not fit into a grid");
+    }
   }
   return choice;
 }
 
-std::string flash2_backward_limits(const core::Problem& p) { return limits_of(family_of(p), p, 80); }
+bool flash2_backward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(family_of(p), p, 80, reason);
+}
 
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int /*workers*/) {
   return configuration_of(family_of(p), p);
@@ -306,8 +313,8 @@ void flash2_backward(const core::Problem& p, const registry::Configuration& /*co
   run(family_of(p), p, resources);
 }
 
-std::string flash2_sm75_backward_limits(const core::Problem& p) {
-  return limits_of(flash2::backward_family_sm75(), p, 75);
+bool flash2_sm75_backward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(flash2::backward_family_sm75(), p, 75, reason);
 }
 
 registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int /*workers*/) {

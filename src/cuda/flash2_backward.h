@@ -19,11 +19,11 @@ struct BackwardChoice {
   int head_dim = 0;                                 // of the sums of dQ; 0: none
   bool in_turns = false;                            // the sums are added in a fixed order
   bool bias_staged = false;                         // for `keys` the bias comes through shared memory
-  std::string why{};                                // what is missing; empty: nothing
+  bool complete = true;                             // false: something is missing, for the reason given
 };
 
 BackwardChoice choose_backward(const flash2::BackwardFamily& family, const DeviceLimits& device,
-                               const core::Problem& p);
+                               const core::Problem& p, core::Reason reason = {});
 
 // The order of the blocks of queries, for what comes before and after the tiles; and of tiles of `tile` keys.
 core::BasicTaskOrder<std::uint32_t> query_block_order(const core::Problem& p);
@@ -31,14 +31,14 @@ core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::
                                                    const DeviceLimits& device);
 
 // For GPUs from sm_80 on.
-std::string flash2_backward_limits(const core::Problem& p);
+bool flash2_backward_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers);
 std::string flash2_backward_details(const core::Problem& p, const registry::Configuration& configuration);
 void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
                      const registry::Resources& resources);
 
 // The path for Turing; it runs on newer GPUs too.
-std::string flash2_sm75_backward_limits(const core::Problem& p);
+bool flash2_sm75_backward_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int workers);
 std::string flash2_sm75_backward_details(const core::Problem& p,
                                          const registry::Configuration& configuration);

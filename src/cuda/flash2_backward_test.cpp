@@ -57,8 +57,9 @@ TEST(BackwardChoice, EveryGpuServesEveryHeadDimWithEveryOption) {
             core::Problem p = with_variant(problem(head_dim), variant);
             p.deterministic = deterministic;
             p.has_grad_bias = p.has_bias = variant != Variant::plain;
-            const BackwardChoice choice = choose_backward(family, device, p);
-            ASSERT_EQ(choice.why, "");
+            std::string reason;
+            const BackwardChoice choice = choose_backward(family, device, p, core::Reason(reason));
+            ASSERT_TRUE(choice.complete) << reason;
             ASSERT_NE(choice.keys, nullptr);
             expect_fits(*choice.keys, variant, head_dim, device);
             // dQ is computed once: with the keys, or by a kernel of its own.
@@ -79,7 +80,7 @@ TEST(BackwardChoice, ComputesOnlyTheGradientsThatAreAskedFor) {
     core::Problem p = problem(64);
     p.has_grad_q = (asked & 1) != 0, p.has_grad_k = (asked & 2) != 0, p.has_grad_v = (asked & 4) != 0;
     const BackwardChoice choice = choose_backward(flash2::backward_family_fp16(), device_limits(0), p);
-    EXPECT_EQ(choice.why, "");
+    EXPECT_TRUE(choice.complete);
     EXPECT_EQ(choice.keys != nullptr, p.has_grad_k || p.has_grad_v) << asked;
     EXPECT_EQ(choice.queries != nullptr || choice.head_dim != 0, p.has_grad_q) << asked;
     EXPECT_EQ(choice.bias, nullptr) << asked;
@@ -100,18 +101,21 @@ TEST(BackwardChoice, TakesTheFirstThatFits) {
                                  instance(Variant::featured, 70), instance(Variant::dropout, 60)};
   BackwardFamily family;
   family.tables[0].keys = family.tables[0].queries = keys;
+  std::string reason;
   auto chosen = [&](Variant variant, int shared_memory) {
     const DeviceLimits device{.capability = 80, .multiprocessors = 100, .shared_memory = shared_memory};
-    return choose_backward(family, device, with_variant(problem(64), variant));
+    reason.clear();
+    return choose_backward(family, device, with_variant(problem(64), variant), core::Reason(reason));
   };
   EXPECT_EQ(chosen(Variant::plain, 100).keys, &keys[0]);
   EXPECT_EQ(chosen(Variant::plain, 89).keys, &keys[1]);
   EXPECT_EQ(chosen(Variant::featured, 100).keys, &keys[2]);
   EXPECT_EQ(chosen(Variant::featured, 69).keys, &keys[3]) << "more options serve fewer";
   EXPECT_EQ(chosen(Variant::dropout, 60).keys, &keys[3]);
-  EXPECT_EQ(chosen(Variant::dropout, 59).keys, nullptr);
-  EXPECT_EQ(chosen(Variant::dropout, 59).why,
-            "no instance for head_dim 64 fits into 59 bytes of shared memory");
+  const BackwardChoice none = chosen(Variant::dropout, 59);
+  EXPECT_EQ(none.keys, nullptr);
+  EXPECT_FALSE(none.complete);
+  EXPECT_EQ(reason, "no instance for head_dim 64 fits into 59 bytes of shared memory");
 }
 
 TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
@@ -176,8 +180,10 @@ TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   core::Problem p = problem(64);
   p.batch = std::int64_t{1} << 26;
   p.q_length = p.k_length = 1 << 12;
-  const BackwardChoice choice = choose_backward(flash2::backward_family_fp16(), device_limits(0), p);
-  EXPECT_EQ(choice.why, "more than 2^31 - 1 tiles do not fit into a grid");
+  std::string reason;
+  EXPECT_FALSE(
+      choose_backward(flash2::backward_family_fp16(), device_limits(0), p, core::Reason(reason)).complete);
+  EXPECT_EQ(reason, "more than 2^31 - 1 tiles do not fit into a grid");
 }
 
 }  // namespace

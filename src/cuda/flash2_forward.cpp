@@ -3,8 +3,8 @@
 #if TESSERA_HAVE_CUDA
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "core/environment.h"
 #include "core/schedule.h"
 #include "core/text.h"
 #include "core/tiles.h"
@@ -42,15 +42,17 @@ int shared_memory(const ForwardConfig& c, const core::Problem& p, const DeviceLi
                                                                                           : c.tile_bytes();
 }
 
-std::string common_limits(const DeviceLimits& device, const core::Problem& p, int capability) {
-  if (!device.failure.empty()) return device.failure;
+bool common_limits(const DeviceLimits& device, const core::Problem& p, int capability, core::Reason reason) {
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability < capability) {
-    return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
-                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                        device.capability % 10);
+    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
+                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                       device.capability % 10);
   }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return "sequences must be shorter than 2^29";
-  return {};
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) {
+    return reason.give("sequences must be shorter than 2^29");
+  }
+  return false;
 }
 
 std::span<const ForwardInstance> instances_of(const core::Problem& p) {
@@ -133,7 +135,7 @@ void run(const ForwardInstance* instance, const core::Problem& p, void* stream) 
       .v_aligned = aligned(p.v, p.v_dim),
       .out_aligned = aligned(p.out, p.v_dim),
       .bias_staged = false,
-      .speculate = std::getenv("TESSERA_LAZY_MAXIMUM") == nullptr};
+      .speculate = !core::environment().lazy_maximum};
   const int bytes = shared_memory(c, p, device);
   a.bias_staged = bytes > c.tile_bytes();
   const DeviceScope scope(p.device.index);
@@ -142,15 +144,14 @@ void run(const ForwardInstance* instance, const core::Problem& p, void* stream) 
 }
 
 const ForwardInstance* choose(std::span<const ForwardInstance> instances, const core::Problem& p) {
-  std::string why;
-  return choose_forward(instances, device_limits(p.device.index), p, why);
+  return choose_forward(instances, device_limits(p.device.index), p);
 }
 
-std::string limits_of(std::span<const ForwardInstance> instances, const core::Problem& p, int capability) {
+bool limits_of(std::span<const ForwardInstance> instances, const core::Problem& p, int capability,
+               core::Reason reason) {
   const DeviceLimits& device = device_limits(p.device.index);
-  std::string why = common_limits(device, p, capability);
-  if (why.empty()) choose_forward(instances, device, p, why);
-  return why;
+  return common_limits(device, p, capability, reason) ||
+         choose_forward(instances, device, p, reason) == nullptr;
 }
 
 }  // namespace
@@ -167,7 +168,7 @@ Variant forward_variant(const core::Problem& p) {
 }
 
 const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, std::string& why) {
+                                      const core::Problem& p, core::Reason reason) {
   const Variant variant = forward_variant(p);
   for (const bool side_by_side : {true, false}) {  // as many per multiprocessor as the instance is meant for
     for (const ForwardInstance& instance : instances) {
@@ -183,12 +184,14 @@ const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances
       }
     }
   }
-  why = core::concat("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ",
-                     device.shared_memory, " bytes of shared memory");
+  reason.give("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ", device.shared_memory,
+              " bytes of shared memory");
   return nullptr;
 }
 
-std::string flash2_forward_limits(const core::Problem& p) { return limits_of(instances_of(p), p, 80); }
+bool flash2_forward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(instances_of(p), p, 80, reason);
+}
 
 registry::Configuration flash2_forward_configuration(const core::Problem& p, int /*workers*/) {
   return configuration_of(choose(instances_of(p), p), p);
@@ -203,8 +206,8 @@ void flash2_forward(const core::Problem& p, const registry::Configuration& /*con
   run(choose(instances_of(p), p), p, resources.stream);
 }
 
-std::string flash2_sm75_forward_limits(const core::Problem& p) {
-  return limits_of(flash2_sm75_forward_fp16(), p, 75);
+bool flash2_sm75_forward_limits(const core::Problem& p, core::Reason reason) {
+  return limits_of(flash2_sm75_forward_fp16(), p, 75, reason);
 }
 
 registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int /*workers*/) {

@@ -16,22 +16,22 @@ std::span<const ForwardInstance> flash2_forward_fp16();
 std::span<const ForwardInstance> flash2_forward_bf16();
 std::span<const ForwardInstance> flash2_sm75_forward_fp16();
 
-// Which instance serves a problem on a device: a pure function. Null: none, because of `why`.
+// Which instance serves a problem on a device: a pure function. Null: none, for the reason given.
 const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, std::string& why);
+                                      const core::Problem& p, core::Reason reason = {});
 
 // Which variant a problem needs.
 Variant forward_variant(const core::Problem& p);
 
 // For GPUs from sm_80 on.
-std::string flash2_forward_limits(const core::Problem& p);
+bool flash2_forward_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers);
 std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& configuration);
 void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
                     const registry::Resources& resources);
 
 // The path for Turing; it runs on newer GPUs too.
-std::string flash2_sm75_forward_limits(const core::Problem& p);
+bool flash2_sm75_forward_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int workers);
 std::string flash2_sm75_forward_details(const core::Problem& p, const registry::Configuration& configuration);
 void flash2_sm75_forward(const core::Problem& p, const registry::Configuration& configuration,

@@ -127,18 +127,21 @@ bool flash2_fp32_featured(const core::Problem& p) {
   return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !all_aligned(p);
 }
 
-std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p) {
-  if (!device.failure.empty()) return device.failure;
+bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p,
+                        core::Reason reason) {
+  if (!device.failure.empty()) return reason.give(device.failure);
   const int capability = multiply == Multiply::halves ? 80 : 75;
   if (device.capability < capability) {
-    return core::concat("needs compute capability ", capability / 10, ".", capability % 10,
-                        ", cuda:", p.device.index, " has ", device.capability / 10, ".",
-                        device.capability % 10);
+    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
+                       ", cuda:", p.device.index, " has ", device.capability / 10, ".",
+                       device.capability % 10);
   }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return "sequences must be shorter than 2^29";
+  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) {
+    return reason.give("sequences must be shorter than 2^29");
+  }
   if (p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
       std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk) {
-    return "ALiBi's diagonal must be less than 2^29 away from the first query and key";
+    return reason.give("ALiBi's diagonal must be less than 2^29 away from the first query and key");
   }
   const bool featured = flash2_fp32_featured(p);
   std::size_t bytes = 0;
@@ -171,18 +174,17 @@ std::string flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, co
     }
   }
   if (bytes > static_cast<std::size_t>(device.shared_memory)) {
-    return core::concat("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
-                        device.shared_memory);
+    return reason.give("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
+                       device.shared_memory);
   }
   constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
-  if (blocks > kMostBlocks)
-    return core::concat("needs ", blocks, " thread blocks, a grid has at most ", kMostBlocks);
-  return {};
+  return blocks > kMostBlocks &&
+         reason.give("needs ", blocks, " thread blocks, a grid has at most ", kMostBlocks);
 }
 
 template <Multiply M>
-std::string Flash2Fp32<M>::limits(const core::Problem& p) {
-  return flash2_fp32_limits(M, device_limits(p.device.index), p);
+bool Flash2Fp32<M>::limits(const core::Problem& p, core::Reason reason) {
+  return flash2_fp32_limits(M, device_limits(p.device.index), p, reason);
 }
 
 template <Multiply M>

@@ -14,16 +14,16 @@
 
 namespace tessera::cuda {
 
-// What a device lacks for a problem in either direction; empty: nothing. A function of its arguments alone.
-std::string flash2_fp32_limits(fp32::Multiply multiply, const DeviceLimits& device,
-                               const core::Problem& problem);
+// Whether a device lacks something for a problem in either direction, and what. A function of its arguments alone.
+bool flash2_fp32_limits(fp32::Multiply multiply, const DeviceLimits& device, const core::Problem& problem,
+                        core::Reason reason);
 
 // Whether a problem takes the instances with all features.
 bool flash2_fp32_featured(const core::Problem& problem);
 
 template <fp32::Multiply M>
 struct Flash2Fp32 {
-  static std::string limits(const core::Problem& problem);
+  static bool limits(const core::Problem& problem, core::Reason reason);
   static registry::Configuration forward_configuration(const core::Problem& problem, int workers);
   static registry::Configuration backward_configuration(const core::Problem& problem, int workers);
   static std::string forward_details(const core::Problem& problem,

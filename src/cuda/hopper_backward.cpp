@@ -106,36 +106,36 @@ void launch_hopper_backward(const BackwardInstance& instance, const core::Proble
          call);
 }
 
-std::string hopper_backward_limits(const core::Problem& p) {
+bool hopper_backward_limits(const core::Problem& p, core::Reason reason) {
   const DeviceLimits& device = device_limits(p.device.index);
-  if (!device.failure.empty()) return device.failure;
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability != kHopper) {
-    return core::concat("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                        device.capability / 10, ".", device.capability % 10);
+    return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
+                       device.capability / 10, ".", device.capability % 10);
   }
-  if (p.q_tokens == 0 || p.k_tokens == 0) return "needs a query and a key";
-  if (!p.has_grad_q || !p.has_grad_k || !p.has_grad_v)
-    return "computes the gradients of q, k and v together; not all are asked for";
+  if (p.q_tokens == 0 || p.k_tokens == 0) return reason.give("needs a query and a key");
+  if (!p.has_grad_q || !p.has_grad_k || !p.has_grad_v) {
+    return reason.give("computes the gradients of q, k and v together; not all are asked for");
+  }
   const BackwardInstance* instance = choose_hopper_backward(instances_of(p), p);
   if (instance == nullptr) {
-    return core::concat("serves head_dim up to ", drops(p) ? "64 with dropout" : "128", "; it is ",
-                        std::max(p.qk_dim, p.v_dim));
+    return reason.give("serves head_dim up to ", drops(p) ? "64 with dropout" : "128", "; it is ",
+                       std::max(p.qk_dim, p.v_dim));
   }
   if (drops(p) && p.origin.column % core::kDropoutGroup != 0) {
-    return core::concat("needs dropout columns from a multiple of ", core::kDropoutGroup,
-                        " on; they begin at ", p.origin.column);
+    return reason.give("needs dropout columns from a multiple of ", core::kDropoutGroup,
+                       " on; they begin at ", p.origin.column);
   }
   const BackwardConfig& c = instance->config;
-  if (std::string why = size_limits(p, flash2::kQueryBlock); !why.empty()) return why;
+  if (size_limits(p, flash2::kQueryBlock, reason)) return true;
   if (c.shared_bytes() > device.shared_memory) {
-    return core::concat("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
-                        device.shared_memory);
+    return reason.give("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
+                       device.shared_memory);
   }
   for (const Operand& operand : operands(c, p)) {
-    if (std::string why = tensor_map_obstacle(operand.name, operand.view, operand.extents); !why.empty())
-      return why;
+    if (tensor_map_obstacle(operand.name, operand.view, operand.extents, reason)) return true;
   }
-  return {};
+  return false;
 }
 
 registry::Configuration hopper_backward_configuration(const core::Problem& p, int /*workers*/) {

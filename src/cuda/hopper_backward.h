@@ -24,7 +24,7 @@ const hopper::BackwardInstance* choose_hopper_backward(std::span<const hopper::B
 void launch_hopper_backward(const hopper::BackwardInstance& instance, const core::Problem& p,
                             std::byte* workspace, void* stream, std::uint32_t* report = nullptr);
 
-std::string hopper_backward_limits(const core::Problem& p);
+bool hopper_backward_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration hopper_backward_configuration(const core::Problem& p, int workers);
 std::string hopper_backward_details(const core::Problem& p, const registry::Configuration& configuration);
 void hopper_backward(const core::Problem& p, const registry::Configuration& configuration,

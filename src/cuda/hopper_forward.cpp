@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 
+#include "core/environment.h"
 #include "core/text.h"
 #include "cuda/flash2/score_features.h"
 #include "cuda/hopper/configs.h"
@@ -104,7 +104,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   a.diagonals = core::diagonal_rule(p);
   a.group = core::Divider(static_cast<std::uint32_t>(p.group()));
   a.scale_log2 = ScoreFeatures::of(p).scale_log2;
-  a.speculate = std::getenv("TESSERA_LAZY_MAXIMUM") == nullptr;
+  a.speculate = !core::environment().lazy_maximum;
   a.report = report;
   if (!a.schedule.equal_tiles()) {
     Arena arena(workspace);
@@ -118,26 +118,25 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
          stream, a, Begin::beside_predecessors);
 }
 
-std::string hopper_forward_limits(const core::Problem& p) {
+bool hopper_forward_limits(const core::Problem& p, core::Reason reason) {
   const DeviceLimits& device = device_limits(p.device.index);
-  if (!device.failure.empty()) return device.failure;
+  if (!device.failure.empty()) return reason.give(device.failure);
   if (device.capability != kHopper) {
-    return core::concat("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                        device.capability / 10, ".", device.capability % 10);
+    return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
+                       device.capability / 10, ".", device.capability % 10);
   }
-  if (!(p.scale > 0)) return core::concat("needs a positive scale; it is ", p.scale);
-  if (p.k_tokens == 0) return "needs a key";
+  if (!(p.scale > 0)) return reason.give("needs a positive scale; it is ", p.scale);
+  if (p.k_tokens == 0) return reason.give("needs a key");
   const Config& c = choose_hopper(instances_of(p), p).config;
-  if (std::string why = size_limits(p, c.block_q()); !why.empty()) return why;
+  if (size_limits(p, c.block_q(), reason)) return true;
   if (c.shared_bytes() > device.shared_memory) {
-    return core::concat("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
-                        device.shared_memory);
+    return reason.give("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
+                       device.shared_memory);
   }
   for (const Operand& operand : operands(p)) {
-    if (std::string why = tensor_map_obstacle(operand.name, operand.view, operand.extents); !why.empty())
-      return why;
+    if (tensor_map_obstacle(operand.name, operand.view, operand.extents, reason)) return true;
   }
-  return {};
+  return false;
 }
 
 registry::Configuration hopper_forward_configuration(const core::Problem& p, int /*workers*/) {
@@ -154,7 +153,7 @@ std::string hopper_forward_details(const core::Problem& p, const registry::Confi
                                       "speculative maximum, P in place of the scores", "lazy maximum"};
   const Config& c = choose_hopper(instances_of(p), p).config;
   const Schedule schedule = schedule_of(c, p);
-  const bool lazy = std::getenv("TESSERA_LAZY_MAXIMUM") != nullptr;
+  const bool lazy = core::environment().lazy_maximum.has_value();
   std::string order = "equal tiles, head by head";
   if (p.packed) {
     order = core::concat("tiles by an atomic counter, long ",

@@ -29,7 +29,7 @@ std::size_t hopper_workspace(const hopper::Schedule& schedule);
 void launch_hopper(const hopper::Instance& instance, const core::Problem& p, std::byte* workspace,
                    void* stream, std::uint32_t* report = nullptr);
 
-std::string hopper_forward_limits(const core::Problem& p);
+bool hopper_forward_limits(const core::Problem& p, core::Reason reason);
 registry::Configuration hopper_forward_configuration(const core::Problem& p, int workers);
 std::string hopper_forward_details(const core::Problem& p, const registry::Configuration& configuration);
 void hopper_forward(const core::Problem& p, const registry::Configuration& configuration,

@@ -170,22 +170,19 @@ TaskOrder task_order(const core::Problem& p) {
 
 }  // namespace
 
-std::string minimal_limits(const DeviceLimits& gpu, const core::Problem& p) {
-  if (!gpu.failure.empty()) return gpu.failure;
+bool minimal_limits(const core::Problem& p, core::Reason reason) {
+  const DeviceLimits& gpu = device_limits(p.device.index);
+  if (!gpu.failure.empty()) return reason.give(gpu.failure);
   if (gpu.capability < 75) {
-    return core::concat("needs compute capability 7.5, the GPU has ", gpu.capability / 10, ".",
-                        gpu.capability % 10);
+    return reason.give("needs compute capability 7.5, the GPU has ", gpu.capability / 10, ".",
+                       gpu.capability % 10);
   }
-  if (const std::string size = size_limits(p, kTile); !size.empty()) return size;
+  if (size_limits(p, kTile, reason)) return true;
   if (const std::size_t bytes = shared_bytes(p); bytes > static_cast<std::size_t>(gpu.shared_memory)) {
-    return core::concat("head_dim ", p.qk_dim, " and ", p.v_dim, " take ", bytes,
-                        " bytes of shared memory, the GPU has ", gpu.shared_memory);
+    return reason.give("head_dim ", p.qk_dim, " and ", p.v_dim, " take ", bytes,
+                       " bytes of shared memory, the GPU has ", gpu.shared_memory);
   }
-  return {};
-}
-
-std::string minimal_limits(const core::Problem& problem) {
-  return minimal_limits(device_limits(problem.device.index), problem);
+  return false;
 }
 
 registry::Configuration minimal_configuration(const core::Problem& problem, int /*workers*/) {

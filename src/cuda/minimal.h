@@ -7,13 +7,8 @@
 
 namespace tessera::cuda {
 
-struct DeviceLimits;
-
-// What keeps a GPU from serving a problem; empty: nothing.
-std::string minimal_limits(const DeviceLimits& gpu, const core::Problem& problem);
-
 // The row of the registry.
-std::string minimal_limits(const core::Problem& problem);
+bool minimal_limits(const core::Problem& problem, core::Reason reason);
 registry::Configuration minimal_configuration(const core::Problem& problem, int workers);
 std::string minimal_details(const core::Problem& problem, const registry::Configuration& configuration);
 void minimal_forward(const core::Problem& problem, const registry::Configuration& configuration,

@@ -350,15 +350,16 @@ registry::Configuration configuration(const core::Problem& p, Fusion fusion) {
 
 }  // namespace
 
-std::string standard_limits_on(const DeviceLimits& limits, const core::Problem& p) {
-  if (!limits.failure.empty()) return limits.failure;
+bool standard_limits(const core::Problem& p, core::Reason reason) {
+  const DeviceLimits& limits = device_limits(p.device.index);
+  if (!limits.failure.empty()) return reason.give(limits.failure);
   if (p.dtype == DType::bf16 && limits.capability < 80) {
-    return core::concat("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
-                        limits.capability % 10);
+    return reason.give("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
+                       limits.capability % 10);
   }
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest >= core::kLongestWalk) {
-    return core::concat("sequence length ", longest, " is not below 2^29");
+    return reason.give("sequence length ", longest, " is not below 2^29");
   }
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const std::int64_t bias_rows = p.has_grad_bias ? p.bias_batch * p.bias_heads * p.bias_rows : 0;
@@ -366,15 +367,10 @@ std::string standard_limits_on(const DeviceLimits& limits, const core::Problem& 
                                 p.k_length,          bias_rows,  p.k_length / 32 + 1};
   for (int i = 0; i < 6; i += 2) {
     if (sizes[i] > 0 && sizes[i + 1] > kMost / sizes[i]) {
-      return core::concat(sizes[i], " heads of ", sizes[i + 1], " rows are more than 2^31 - 1 rows");
+      return reason.give(sizes[i], " heads of ", sizes[i + 1], " rows are more than 2^31 - 1 rows");
     }
   }
-  return {};
-}
-
-std::string standard_limits(const core::Problem& p) {
-  std::string missing = standard_limits_on(device_limits(p.device.index), p);
-  return missing.empty() ? cublas_missing() : missing;
+  return !cublas_missing().empty() && reason.give(cublas_missing());
 }
 
 std::string standard_details(const core::Problem&, const registry::Configuration&) {

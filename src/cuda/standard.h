@@ -9,10 +9,7 @@
 
 namespace tessera::cuda {
 
-// What the kernels lack for a problem on a GPU with such limits, cuBLAS apart; empty: nothing.
-std::string standard_limits_on(const DeviceLimits& limits, const core::Problem& p);
-
-std::string standard_limits(const core::Problem& p);
+bool standard_limits(const core::Problem& p, core::Reason reason);
 std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
 
 registry::Configuration standard_configuration(const core::Problem& p, int workers);

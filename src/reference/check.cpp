@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <sstream>
 
 #include "reference/device_case.h"
@@ -150,22 +149,7 @@ Expected expect(const Case& problem) {
 }
 
 ForceKernel::ForceKernel(const std::string& kernel) {
-  if (kernel.empty()) return;
-  changed_ = true;
-  if (const char* value = std::getenv("TESSERA_KERNEL")) {
-    had_value_ = true;
-    before_ = value;
-  }
-  setenv("TESSERA_KERNEL", kernel.c_str(), 1);
-}
-
-ForceKernel::~ForceKernel() {
-  if (!changed_) return;
-  if (had_value_) {
-    setenv("TESSERA_KERNEL", before_.c_str(), 1);
-  } else {
-    unsetenv("TESSERA_KERNEL");
-  }
+  if (!kernel.empty()) forced_.emplace(&core::Environment::kernel, kernel);
 }
 
 std::string what_it_lacks(const std::string& kernel, const std::string& message) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/environment.h"
 #include "reference/case.h"
 #include "reference/elements.h"
 #include "reference/oracle.h"
@@ -52,18 +53,13 @@ struct Expected {
 
 Expected expect(const Case& problem);
 
-// Chooses a kernel by name for a scope, through TESSERA_KERNEL; an empty name leaves the choice alone.
+// Chooses a kernel by name for a scope, as TESSERA_KERNEL does; an empty name leaves the choice alone.
 class ForceKernel {
  public:
   explicit ForceKernel(const std::string& kernel);
-  ~ForceKernel();
-  ForceKernel(const ForceKernel&) = delete;
-  ForceKernel& operator=(const ForceKernel&) = delete;
 
  private:
-  bool changed_ = false;
-  bool had_value_ = false;
-  std::string before_{};
+  std::optional<core::EnvironmentOverride> forced_;
 };
 
 // What one kernel lacks, out of an error's message that lists what every kernel lacks; the message itself when it does not

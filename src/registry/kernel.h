@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/problem.h"
+#include "core/reason.h"
 #include "tessera/execution.h"
 
 namespace tessera::registry {
@@ -59,6 +61,9 @@ constexpr Features operator|(Feature a, Feature b) { return Features(a) | Featur
 // The features' names for people, in the order of the bits.
 std::vector<std::string> names(Features features);
 
+// Those names, with commas between them.
+std::ostream& operator<<(std::ostream& stream, Features features);
+
 // The features that mean something in a direction.
 Features relevant(Direction direction);
 
@@ -91,17 +96,17 @@ struct Kernel {
   DeviceType device;
   int priority;  // `automatic` takes the highest that serves the problem
   Features features;
-  // What the kernel lacks for this problem beyond features (sizes, alignment, hardware); empty: nothing.
+  // Whether the kernel lacks something for this problem beyond features (sizes, alignment, hardware), and what.
   // Null: no such limits.
-  std::string (*limits)(const core::Problem& problem);
+  bool (*limits)(const core::Problem& problem, core::Reason reason);
   Configuration (*configure)(const core::Problem& problem, int workers);
   // Further facts for `explain`, one per line; null: none.
   std::string (*details)(const core::Problem& problem, const Configuration& configuration);
   // Does not throw on the CPU; on a device throws Error (device_failure) for a failed launch.
   void (*run)(const core::Problem& problem, const Configuration& configuration, const Resources& resources);
-  // Why the kernels that come after it are the better choice for a problem it could serve; empty: they are not.
+  // Whether the kernels that come after it are the better choice for a problem that it supports, and why.
   // Ignored when the kernel is asked for by name. Null: never.
-  std::string (*yields)(const core::Problem& problem) = nullptr;
+  bool (*yields)(const core::Problem& problem, core::Reason reason) = nullptr;
 };
 
 }  // namespace tessera::registry

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <ostream>
+#include <utility>
 #include <vector>
 
+#include "core/environment.h"
+#include "core/lazy.h"
 #include "core/refuse.h"
 #include "core/text.h"
 #include "cpu/kernels.h"
@@ -38,17 +41,78 @@ constexpr std::array<const char*, kFeatureCount> kFeatureNames = {
     "deterministic backward",
 };
 
-std::string join(const std::vector<std::string>& words) {
+// A device as messages name it.
+struct Named {
+  Device device;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Named& named) {
+  return named.device.type == DeviceType::cpu ? stream << "cpu" : stream << "cuda:" << named.device.index;
+}
+
+// Whether the kernel cannot serve the problem, which requires `features`, and why.
+bool missing(const Kernel& kernel, const core::Problem& problem, Features features, std::string_view forced,
+             core::Reason reason) {
+  if (!forced.empty() && kernel.name != forced) return reason.give("TESSERA_KERNEL asks for ", forced);
+  bool unfit = false;
+  if (kernel.device != problem.device.type) {
+    unfit = reason.give("runs on ", kernel.device == DeviceType::cpu ? "the CPU" : "CUDA devices",
+                        ", the data is on ", Named{problem.device});
+  }
+  if (problem.algorithm != Algorithm::automatic && kernel.algorithm != problem.algorithm) {
+    unfit =
+        reason.give("implements ", name(kernel.algorithm), ", ", name(problem.algorithm), " is asked for");
+  }
+  const Features lacking = features.without(kernel.features);
+  if (!lacking.empty()) unfit = reason.give("lacks ", lacking);
+  if (unfit) return true;
+  if (kernel.limits != nullptr && kernel.limits(problem, reason)) return true;
+  return kernel.yields != nullptr && forced.empty() && kernel.yields(problem, reason);
+}
+
+std::string names_of(std::span<const Kernel> table) {
+  std::vector<std::string_view> known;
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  for (const Kernel& kernel : table) {
+    if (std::find(known.begin(), known.end(), kernel.name) != known.end()) continue;
+    text += concat(known.empty() ? "" : ", ", kernel.name);
+    known.push_back(kernel.name);
+  }
   return text;
 }
 
-std::string describe(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : concat("cuda:", device.index);
+// Why no kernel of the table serves the problem. Throws Error.
+[[noreturn]] void refuse_unserved(std::span<const Kernel> table, const core::Problem& problem,
+                                  std::string_view forced) {
+  const bool known = forced.empty() || std::any_of(table.begin(), table.end(),
+                                                   [&](const Kernel& k) { return k.name == forced; });
+  if (!known) core::refuse("TESSERA_KERNEL is '", forced, "'; it must be one of: ", names_of(table));
+  std::string message = concat("no kernel serves this ", name(problem.direction), " on ",
+                               Named{problem.device}, " in ", name(problem.dtype));
+  if (problem.device.type == DeviceType::cuda) {
+    if (const std::string reason = cuda::unusable(problem.device.index); !reason.empty()) {
+      message += concat(": ", reason);
+    }
+  }
+  bool any = false;
+  for (const Kernel& kernel : table) {
+    if (kernel.direction != problem.direction) continue;
+    std::string reason;
+    missing(kernel, problem, required(problem), forced, core::Reason(reason));
+    message += concat("\n  ", kernel.name, ": ", reason);
+    any = true;
+  }
+  if (!any) message += concat("\n  this build has no ", name(problem.direction), " kernel");
+  throw Error(ErrorCode::unsupported, message);
 }
 
 }  // namespace
+
+std::ostream& operator<<(std::ostream& stream, Features features) {
+  const char* comma = "";
+  for (const std::string& name : names(features)) stream << std::exchange(comma, ", ") << name;
+  return stream;
+}
 
 std::vector<std::string> names(Features features) {
   std::vector<std::string> result;
@@ -92,7 +156,8 @@ Features required(const core::Problem& p) {
 }
 
 std::span<const Kernel> kernels() {
-  static const std::vector<Kernel> table = [] {
+  static constinit core::Lazy<const std::vector<Kernel>> table;
+  return table.get([] {
     const std::span<const Kernel> cpu = cpu::kernels();
     const std::span<const Kernel> cuda = cuda::kernels();
     std::vector<Kernel> all(cpu.begin(), cpu.end());
@@ -100,70 +165,21 @@ std::span<const Kernel> kernels() {
     std::stable_sort(all.begin(), all.end(),
                      [](const Kernel& a, const Kernel& b) { return a.priority > b.priority; });
     return all;
-  }();
-  return table;
+  });
 }
 
-std::string_view forced_kernel() noexcept {
-  const char* name = std::getenv("TESSERA_KERNEL");
-  return name == nullptr ? std::string_view() : std::string_view(name);
-}
-
-std::string missing(const Kernel& kernel, const core::Problem& problem, std::string_view forced) {
-  std::vector<std::string> reasons;
-  if (!forced.empty() && kernel.name != forced) {
-    return concat("TESSERA_KERNEL asks for ", forced);
-  }
-  if (kernel.device != problem.device.type) {
-    reasons.push_back(concat("runs on ", kernel.device == DeviceType::cpu ? "the CPU" : "CUDA devices",
-                             ", the data is on ", describe(problem.device)));
-  }
-  if (problem.algorithm != Algorithm::automatic && kernel.algorithm != problem.algorithm) {
-    reasons.push_back(
-        concat("implements ", name(kernel.algorithm), ", ", name(problem.algorithm), " is asked for"));
-  }
-  const Features lacking = required(problem).without(kernel.features);
-  if (!lacking.empty()) reasons.push_back("lacks " + join(names(lacking)));
-  if (reasons.empty() && kernel.limits != nullptr) {
-    if (std::string limit = kernel.limits(problem); !limit.empty()) return limit;
-  }
-  if (reasons.empty() && kernel.yields != nullptr && forced.empty()) return kernel.yields(problem);
-  return join(reasons);
+std::string_view forced_kernel() {
+  const std::optional<std::string>& name = core::environment().kernel;
+  return name ? std::string_view(*name) : std::string_view();
 }
 
 const Kernel& select(std::span<const Kernel> table, const core::Problem& problem, std::string_view forced) {
-  auto for_direction = [&](const Kernel& kernel) { return kernel.direction == problem.direction; };
+  const Features features = required(problem);
   for (const Kernel& kernel : table) {
-    if (for_direction(kernel) && missing(kernel, problem, forced).empty()) return kernel;
+    if (kernel.direction == problem.direction && !missing(kernel, problem, features, forced, {}))
+      return kernel;
   }
-
-  const bool known = forced.empty() || std::any_of(table.begin(), table.end(),
-                                                   [&](const Kernel& k) { return k.name == forced; });
-  if (!known) {
-    std::vector<std::string> known_names;
-    for (const Kernel& kernel : table) {
-      std::string name(kernel.name);
-      if (std::find(known_names.begin(), known_names.end(), name) == known_names.end()) {
-        known_names.push_back(std::move(name));
-      }
-    }
-    core::refuse("TESSERA_KERNEL is '", forced, "'; it must be one of: ", join(known_names));
-  }
-  std::string message = concat("no kernel serves this ", name(problem.direction), " on ",
-                               describe(problem.device), " in ", name(problem.dtype));
-  if (problem.device.type == DeviceType::cuda) {
-    if (const std::string reason = cuda::unusable(problem.device.index); !reason.empty()) {
-      message += concat(": ", reason);
-    }
-  }
-  bool any = false;
-  for (const Kernel& kernel : table) {
-    if (!for_direction(kernel)) continue;
-    message += concat("\n  ", kernel.name, ": ", missing(kernel, problem, forced));
-    any = true;
-  }
-  if (!any) message += concat("\n  this build has no ", name(problem.direction), " kernel");
-  throw Error(ErrorCode::unsupported, message);
+  refuse_unserved(table, problem, forced);
 }
 
 std::vector<Rejection> rejections(std::span<const Kernel> table, const core::Problem& problem,
@@ -171,8 +187,10 @@ std::vector<Rejection> rejections(std::span<const Kernel> table, const core::Pro
   std::vector<Rejection> result;
   for (const Kernel& kernel : table) {
     if (kernel.direction != problem.direction || kernel.name == chosen.name) continue;
-    std::string reason = missing(kernel, problem, forced);
-    if (reason.empty()) reason = concat("serves it, but ", chosen.name, " comes first");
+    std::string reason;
+    if (!missing(kernel, problem, required(problem), forced, core::Reason(reason))) {
+      reason = concat("serves it, but ", chosen.name, " comes first");
+    }
     result.push_back({std::string(kernel.name), std::move(reason)});
   }
   return result;

@@ -14,11 +14,8 @@ namespace tessera::registry {
 // Every kernel of this build, highest priority first.
 std::span<const Kernel> kernels();
 
-// The name that TESSERA_KERNEL forces; empty: none.
-std::string_view forced_kernel() noexcept;
-
-// Why the kernel cannot serve the problem; empty: it can.
-std::string missing(const Kernel& kernel, const core::Problem& problem, std::string_view forced);
+// The name that TESSERA_KERNEL forces (core/environment.h); empty: none.
+std::string_view forced_kernel();
 
 // The first kernel of the table (sorted by priority) that serves the problem. Throws Error (unsupported)
 // listing what each candidate lacks, or invalid_argument when `forced` names no kernel.

@@ -14,11 +14,13 @@ using core::Problem;
 
 Configuration no_configuration(const Problem&, int) { return {}; }
 void no_run(const Problem&, const Configuration&, const Resources&) {}
-std::string too_long(const Problem& p) { return p.q_length > 100 ? "at most 100 queries" : ""; }
+bool too_long(const Problem& p, core::Reason reason) {
+  return p.q_length > 100 && reason.give("at most 100 queries");
+}
 
 Kernel kernel(const char* name, Algorithm algorithm, int priority, Features features,
-              std::string (*limits)(const Problem&) = nullptr, Direction direction = Direction::forward,
-              DeviceType device = DeviceType::cpu) {
+              bool (*limits)(const Problem&, core::Reason) = nullptr,
+              Direction direction = Direction::forward, DeviceType device = DeviceType::cpu) {
   return {name, algorithm, direction, device, priority, features, limits, no_configuration, nullptr, no_run};
 }
 
@@ -74,7 +76,9 @@ TEST(Registry, ForcedKernelIsTakenOrRefusedNeverReplaced) {
 
 TEST(Registry, AKernelYieldsUnlessAskedForByName) {
   std::vector<Kernel> table(std::begin(kTable), std::end(kTable));
-  table.front().yields = [](const Problem&) { return std::string("is for few queries"); };
+  table.front().yields = [](const Problem&, core::Reason reason) {
+    return reason.give("is for few queries");
+  };
   const Problem p = problem();
   const Kernel& chosen = select(table, p, "");
   EXPECT_EQ(chosen.name, "slow");

@@ -3,12 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "core/environment.h"
 #include "tessera/plan.h"
 
 namespace tessera {
@@ -29,20 +30,15 @@ std::string obstacle(const std::string& kernel);
 // cannot.
 std::vector<std::string> cpu_kernels();
 
-// Chooses an instruction set by name for a scope, through TESSERA_TARGET; null leaves the choice alone.
+// Chooses an instruction set by name for a scope, as TESSERA_TARGET does; null leaves the choice alone.
 class ForcedTarget {
  public:
-  explicit ForcedTarget(const char* name) : forced_(name != nullptr) {
-    if (forced_) setenv("TESSERA_TARGET", name, 1);
+  explicit ForcedTarget(const char* name) {
+    if (name != nullptr) forced_.emplace(&core::Environment::target, name);
   }
-  ~ForcedTarget() {
-    if (forced_) unsetenv("TESSERA_TARGET");
-  }
-  ForcedTarget(const ForcedTarget&) = delete;
-  ForcedTarget& operator=(const ForcedTarget&) = delete;
 
  private:
-  bool forced_;
+  std::optional<core::EnvironmentOverride> forced_;
 };
 
 // A type and a kernel, with a name like "bf16_cpu_flash2".

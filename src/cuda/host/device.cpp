@@ -6,6 +6,7 @@
 #include <array>
 #include <mutex>
 
+#include "core/immortal.h"
 #include "core/refuse.h"
 #include "core/text.h"
 #include "core/tiles.h"
@@ -57,18 +58,23 @@ constexpr int kKiB = 1024;
 constexpr std::size_t kMiB = 1 << 20;
 
 // T4, A100, A10, L4, H200, B200 and an RTX 5090.
-const DeviceLimits kCards[] = {
-    {75, 40, 64 * kKiB, 64 * kKiB, 4 * kMiB},     {80, 108, 163 * kKiB, 164 * kKiB, 40 * kMiB},
-    {86, 72, 99 * kKiB, 100 * kKiB, 6 * kMiB},    {89, 58, 99 * kKiB, 100 * kKiB, 48 * kMiB},
-    {90, 132, 227 * kKiB, 228 * kKiB, 50 * kMiB}, {100, 148, 227 * kKiB, 228 * kKiB, 126 * kMiB},
-    {120, 170, 99 * kKiB, 100 * kKiB, 96 * kMiB},
-};
+const std::vector<DeviceLimits>& cards() {
+  static const auto& all = core::immortal([] {
+    return std::vector<DeviceLimits>{
+        {75, 40, 64 * kKiB, 64 * kKiB, 4 * kMiB},     {80, 108, 163 * kKiB, 164 * kKiB, 40 * kMiB},
+        {86, 72, 99 * kKiB, 100 * kKiB, 6 * kMiB},    {89, 58, 99 * kKiB, 100 * kKiB, 48 * kMiB},
+        {90, 132, 227 * kKiB, 228 * kKiB, 50 * kMiB}, {100, 148, 227 * kKiB, 228 * kKiB, 126 * kMiB},
+        {120, 170, 99 * kKiB, 100 * kKiB, 96 * kMiB},
+    };
+  });
+  return all;
+}
 
 }  // namespace
 
 AssumedGpu::AssumedGpu(int capability) {
   std::string known;
-  for (const DeviceLimits& card : kCards) {
+  for (const DeviceLimits& card : cards()) {
     if (card.capability == capability) assumed = &card;
     known += core::concat(known.empty() ? "" : ", ", card.capability);
   }
@@ -81,27 +87,28 @@ AssumedGpu::~AssumedGpu() { assumed = nullptr; }
 
 std::vector<int> AssumedGpu::known() {
   std::vector<int> capabilities;
-  for (const DeviceLimits& card : kCards) capabilities.push_back(card.capability);
+  for (const DeviceLimits& card : cards()) capabilities.push_back(card.capability);
   return capabilities;
 }
 
 const DeviceLimits& device_limits(int device) {
   if (assumed != nullptr) return *assumed;
-  static std::array<DeviceLimits, kMostDevices> all;
+  static auto& all = core::immortal([] { return std::array<DeviceLimits, kMostDevices>(); });
   static std::array<std::once_flag, kMostDevices> asked;
-  static const DeviceLimits beyond{.failure =
-                                       core::concat("more than ", kMostDevices, " GPUs are not supported")};
+  static const DeviceLimits& beyond = core::immortal([] {
+    return DeviceLimits{.failure = core::concat("more than ", kMostDevices, " GPUs are not supported")};
+  });
   if (device < 0 || device >= kMostDevices) return beyond;
   const auto index = static_cast<std::size_t>(device);
   std::call_once(asked[index], [&] { all[index] = ask(device); });
   return all[index];
 }
 
-std::string size_limits(const core::Problem& p, std::int64_t tile_rows) {
+bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason reason) {
   constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
   const std::int64_t longest = std::max(p.q_length, p.k_length);
   if (longest >= core::kLongestWalk) {
-    return core::concat("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
+    return reason.give("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
   }
   // Tiles do not cross the blocks of a mask.
   auto tiles = [&](std::int64_t length, std::int64_t block) {
@@ -112,10 +119,10 @@ std::string size_limits(const core::Problem& p, std::int64_t tile_rows) {
   std::int64_t blocks = 0;
   if (__builtin_mul_overflow(p.batch, p.q_heads, &blocks) || __builtin_mul_overflow(blocks, most, &blocks) ||
       blocks > kMostBlocks) {
-    return core::concat("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
-                        " tiles are more than 2^31 - 1 thread blocks");
+    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
+                       " tiles are more than 2^31 - 1 thread blocks");
   }
-  return {};
+  return false;
 }
 
 void check(cudaError_t status, const char* what) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/problem.h"
+#include "core/reason.h"
 
 namespace tessera::cuda {
 
@@ -26,9 +27,9 @@ struct DeviceLimits {
 // The limits of a GPU, asked for once. Never throws CUDA's errors: `failure` says what is wrong.
 const DeviceLimits& device_limits(int device);
 
-// Why a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each; empty: it
-// is not. A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
-std::string size_limits(const core::Problem& problem, std::int64_t tile_rows);
+// Whether, and why, a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each.
+// A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
+bool size_limits(const core::Problem& problem, std::int64_t tile_rows, core::Reason reason);
 
 #if TESSERA_HAVE_CUDA
 

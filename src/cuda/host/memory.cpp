@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/immortal.h"
 #include "core/out_of_memory.h"
 #include "cuda/host/devices.h"
 
@@ -20,11 +21,11 @@ namespace {
 
 // A GPU's pool for workspace; null: it has none. CUDA's default pool gives everything back whenever somebody waits for the
 // GPU, and a call after that would pay for fresh memory (150 to 400 us on an H200). This one keeps up to a 64th of the GPU's
-// memory. Never destroyed: calls may come from destructors of static objects.
+// memory.
 cudaMemPool_t workspace_pool(int device) {
   constexpr std::size_t kKeptShare = 64;
   static std::mutex one_at_a_time;
-  static auto& pools = *new std::map<int, cudaMemPool_t>;
+  static auto& pools = core::immortal([] { return std::map<int, cudaMemPool_t>(); });
   const std::scoped_lock lock(one_at_a_time);
   const auto [at, fresh] = pools.try_emplace(device, nullptr);
   if (!fresh) return at->second;

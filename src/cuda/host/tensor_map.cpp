@@ -52,9 +52,10 @@ TensorMapSpec tensor_map_spec(const core::View& view, const RowExtents& extents,
           .promotion = promotion(view, extents)};
 }
 
-std::string tensor_map_obstacle(const char* name, const core::View& view, const RowExtents& extents) {
+bool tensor_map_obstacle(const char* name, const core::View& view, const RowExtents& extents,
+                         core::Reason reason) {
   if (reinterpret_cast<std::uintptr_t>(view.data) % kAlignment != 0) {
-    return core::concat(name, " does not begin on a 16-byte boundary, as the copy engine (TMA) needs");
+    return reason.give(name, " does not begin on a 16-byte boundary, as the copy engine (TMA) needs");
   }
   const std::pair<const char*, std::pair<std::int64_t, std::int64_t>> dimensions[] = {
       {"sequence", {extents.rows, view.row_stride}},
@@ -66,11 +67,11 @@ std::string tensor_map_obstacle(const char* name, const core::View& view, const 
     if (size <= 1) continue;
     if (__builtin_mul_overflow(elements, kBytes, &bytes) || bytes <= 0 || bytes % kAlignment != 0 ||
         bytes >= kMostStride) {
-      return core::concat(name, "'s ", dimension, " stride is ", elements,
-                          " elements; the copy engine (TMA) needs a positive multiple of 8 below 2^39");
+      return reason.give(name, "'s ", dimension, " stride is ", elements,
+                         " elements; the copy engine (TMA) needs a positive multiple of 8 below 2^39");
     }
   }
-  return {};
+  return false;
 }
 
 #if TESSERA_HAVE_CUDA

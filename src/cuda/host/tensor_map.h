@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/problem.h"
+#include "core/reason.h"
 
 #if TESSERA_HAVE_CUDA
 #include <cuda.h>
@@ -31,9 +32,10 @@ struct TensorMapSpec {
 // Of a tensor of 16-bit numbers. What has size 1 has no use for its stride and gets a lawful one.
 TensorMapSpec tensor_map_spec(const core::View& view, const RowExtents& extents, int box_rows);
 
-// Why there is no tensor map for a tensor of 16-bit numbers; empty: there is one. Addresses and strides must be multiples of
+// Whether, and why, there is no tensor map for a tensor of 16-bit numbers. Addresses and strides must be multiples of
 // 16 bytes, strides positive and below 2^40.
-std::string tensor_map_obstacle(const char* name, const core::View& view, const RowExtents& extents);
+bool tensor_map_obstacle(const char* name, const core::View& view, const RowExtents& extents,
+                         core::Reason reason);
 
 #if TESSERA_HAVE_CUDA
 

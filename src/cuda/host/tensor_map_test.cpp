@@ -11,6 +11,14 @@ core::View contiguous(std::int64_t columns = 72) {
   return {nullptr, 100 * 6 * columns, columns, 6 * columns};  // batch, head, row
 }
 
+// Why there is no tensor map; empty: there is one.
+std::string obstacle(const char* name, const core::View& view, const RowExtents& extents) {
+  std::string why;
+  const bool there = tensor_map_obstacle(name, view, extents, core::Reason(why));
+  EXPECT_EQ(there, !why.empty());
+  return why;
+}
+
 TEST(TensorMap, SaysWhereRowsAre) {
   const TensorMapSpec spec = tensor_map_spec(contiguous(), kExtents, 128);
   const std::uint64_t sizes[] = {72, 100, 6, 2}, strides[] = {6 * 144, 144, 100 * 6 * 144};
@@ -18,13 +26,13 @@ TEST(TensorMap, SaysWhereRowsAre) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(spec.sizes[i], sizes[i]);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(spec.strides[i], strides[i]);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(spec.box[i], box[i]);
-  EXPECT_EQ(tensor_map_obstacle("q", contiguous(), kExtents), "");
+  EXPECT_EQ(obstacle("q", contiguous(), kExtents), "");
 }
 
 TEST(TensorMap, SizesOfOneNeedNoStride) {
   const core::View view{nullptr, 0, -5, 7};
   const RowExtents one{.columns = 33, .rows = 1, .heads = 1, .batch = 1};
-  EXPECT_EQ(tensor_map_obstacle("q", view, one), "");
+  EXPECT_EQ(obstacle("q", view, one), "");
   const TensorMapSpec spec = tensor_map_spec(view, one, 64);
   for (const std::uint64_t stride : spec.strides) EXPECT_EQ(stride, 80U);  // 66 bytes, rounded up
 }
@@ -55,17 +63,17 @@ TEST(TensorMap, ObstaclesAreNamed) {
   alignas(16) static std::uint16_t numbers[16];
   core::View view = contiguous();
   view.data = numbers + 1;
-  EXPECT_EQ(tensor_map_obstacle("k", view, kExtents),
+  EXPECT_EQ(obstacle("k", view, kExtents),
             "k does not begin on a 16-byte boundary, as the copy engine (TMA) needs");
   view = contiguous(33);  // rows of 66 bytes
   EXPECT_EQ(
-      tensor_map_obstacle("v", view, kExtents),
+      obstacle("v", view, kExtents),
       "v's sequence stride is 198 elements; the copy engine (TMA) needs a positive multiple of 8 below 2^39");
   for (const std::int64_t stride :
        {std::int64_t{0}, std::int64_t{-72}, std::int64_t{1} << 39, std::int64_t{1} << 62}) {
     view = contiguous();
     view.head_stride = stride;
-    EXPECT_NE(tensor_map_obstacle("out", view, kExtents), "") << stride;
+    EXPECT_NE(obstacle("out", view, kExtents), "") << stride;
   }
 }
 
