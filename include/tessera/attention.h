@@ -121,6 +121,13 @@ struct BackwardTensors {
 ///
 /// On the CPU the call returns when the result is there; on a GPU work is queued on `execution.stream`.
 /// Throws Error; outputs are untouched unless the code is device_failure.
+///
+/// A call passes on what the caller's executor or allocator throws, as execution.h says.
+///
+/// The calling thread's floating-point environment has no influence: with any rounding mode, flushing of
+/// subnormal numbers or enabled traps (`feenableexcept`) the result has the same bits, and nothing traps. The
+/// environment is the same after the call, exception flags included. An executor and an allocator are called in
+/// the default one.
 TESSERA_API void forward(const Attention& attention, const ForwardTensors& tensors,
                          const Execution& execution = {});
 

@@ -5,6 +5,8 @@
 /// most recent failure of the calling thread is in tsr_last_error(). No exception ever leaves the library,
 /// and it never prints, exits or aborts. After a failure the outputs are untouched (unless the status is
 /// TSR_DEVICE_FAILURE). A null pointer where something is needed is TSR_INVALID_ARGUMENT, not a crash.
+/// Callbacks written in C++ should not throw. If one does, the call ends with TSR_INTERNAL_ERROR or, for
+/// std::bad_alloc, TSR_OUT_OF_MEMORY, and the outputs may be partly written.
 ///
 /// **Structs.** Structs that start with `struct_size` may grow at their end in later versions. Initialise
 /// them with their macro, which sets `struct_size` and the defaults, and then set fields by name:
@@ -53,7 +55,7 @@ enum {
   TSR_UNSUPPORTED = 2,       ///< No kernel serves the call: the text lists what each one lacks.
   TSR_OUT_OF_MEMORY = 3,     ///< Memory could not be had; nothing was leaked, the library stays usable.
   TSR_DEVICE_FAILURE = 4,    ///< The device or its driver failed; the text carries its own words.
-  TSR_INTERNAL_ERROR = -1    ///< A fault of the library itself; please report it with the text.
+  TSR_INTERNAL_ERROR = -1    ///< A callback threw; or a fault of the library: please report it with the text.
 };
 
 /// The text of the most recent failure on the calling thread, "" when there was none. Never null. It is
@@ -400,6 +402,7 @@ typedef struct tsr_execution {
 /// -infinity. Bitwise reproducible; a row depends on its own head of its own sequence alone, not on what else is
 /// in the call, nor on `execution` (tessera::forward in attention.h lists two exceptions on GPUs). On the CPU the
 /// call returns when the result is there; on a GPU work is queued on the stream.
+/// The calling thread's floating-point environment has no influence, and it is the same after the call.
 /// `attention` and `execution` may be null: the defaults.
 TESSERA_API tsr_status tsr_forward(const tsr_attention* attention, const tsr_forward_tensors* tensors,
                                    const tsr_execution* execution);

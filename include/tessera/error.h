@@ -20,7 +20,9 @@ enum class ErrorCode {
 /// The name of a code, as in "invalid_argument". Never null.
 TESSERA_API const char* name(ErrorCode code) noexcept;
 
-/// What every function of the library throws, and nothing else.
+/// What every function of the library throws, and nothing else. A call passes on exceptions of
+/// another kind only from the caller's own Executor or Allocator (execution.h); the C interface
+/// turns those into a status, too.
 class TESSERA_API Error : public std::runtime_error {
  public:
   /// An error with its code and the text that `what()` returns.

@@ -9,6 +9,9 @@
 namespace tessera {
 
 /// Runs the parallel parts of CPU kernels on the caller's own threads.
+///
+/// What `concurrency` and `run` throw leaves the call unchanged, but for std::bad_alloc and std::length_error, which
+/// become Error (out_of_memory). Nothing is leaked and the library stays usable; outputs may be partly written.
 class TESSERA_API Executor {
  public:
   virtual ~Executor();
@@ -17,11 +20,14 @@ class TESSERA_API Executor {
   [[nodiscard]] virtual int concurrency() const = 0;
 
   /// Calls body(context, w) once for every w in [0, workers), on any threads, in any order, together or one
-  /// after the other, and returns when all have returned. The body does not throw.
+  /// after the other, and returns when all have returned. The body does not throw. When `run` throws, no body
+  /// may be running, nor run later.
   virtual void run(int workers, void (*body)(void* context, int worker), void* context) = 0;
 };
 
 /// Supplies workspace. Must be safe from several threads when calls come from several threads.
+///
+/// What `allocate` throws leaves the call as it does from an Executor, with the outputs untouched.
 class TESSERA_API Allocator {
  public:
   virtual ~Allocator();
@@ -30,7 +36,8 @@ class TESSERA_API Allocator {
   /// when there is none. `stream` is the call's stream (null on the CPU).
   virtual void* allocate(std::size_t bytes, std::size_t alignment, void* stream) = 0;
 
-  /// Takes back what `allocate` gave, with the same sizes. Does not throw.
+  /// Takes back what `allocate` gave, with the same sizes. Should not throw: that leaves the call although its
+  /// outputs are complete, unless the call fails for another reason, which then counts.
   virtual void deallocate(void* data, std::size_t bytes, std::size_t alignment, void* stream) = 0;
 };
 
@@ -42,6 +49,10 @@ struct Workspace {
 
 /// Where and with what a call runs. The default: all cores, a pool of the library's own, default memory.
 /// A result never depends on anything in here.
+///
+/// The pool's threads are named tessera-1, tessera-2 ... and leave the process's signals to its other threads.
+/// They end when the process exits or the library is unloaded (tessera::static in a plugin); calls from destructors
+/// that run later use their own thread alone. A forked child starts threads of its own.
 struct Execution {
   /// CPU threads. 0: as many as the executor has. The library's pool has one for every CPU that the process may use by
   /// its affinity and its cgroups' quota. It asks once, in the first call; where that changes later, set the number here.

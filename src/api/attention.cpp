@@ -7,6 +7,7 @@
 #include "api/validate.h"
 #include "core/out_of_memory.h"
 #include "core/refuse.h"
+#include "cpu/float_environment.h"
 #include "cuda/host/block_mask.h"
 #include "registry/registry.h"
 
@@ -16,6 +17,7 @@ namespace {
 template <typename Tensors>
 void call(const Attention& attention, const Tensors& tensors, const Execution& execution) {
   core::guarded([&] {
+    const cpu::DefaultFloats floats;
     core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
     const registry::Kernel& kernel =
         registry::select(registry::kernels(), problem, registry::forced_kernel());
@@ -26,8 +28,9 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
     if (problem.blocks && problem.device.type == DeviceType::cuda) {
       problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);
     }
-    const api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
+    api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
     kernel.run(problem, configuration, {workspace.data(), &executor, execution.stream});
+    workspace.give_back();
   });
 }
 
@@ -46,6 +49,7 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
     core::refuse("heads is ", heads, "; it must be between 1 and 2^20");
   }
   return core::guarded([&] {
+    const cpu::DefaultFloats floats;
     std::int64_t power = 1;  // the largest power of two that is not above `heads`
     while (power * 2 <= heads) power *= 2;
     std::vector<float> slopes;

@@ -99,10 +99,15 @@ WorkspaceLease::WorkspaceLease(const Execution& execution, std::size_t bytes, De
 }
 
 WorkspaceLease::~WorkspaceLease() {
-  if (owned_) give_back();
+  try {
+    give_back();
+  } catch (...) {  // NOLINT: see the header
+  }
 }
 
 void WorkspaceLease::give_back() {
+  if (!owned_) return;
+  owned_ = false;  // once, also when the allocator throws
   with_allocator(execution_, device_, [&](Allocator& allocator) {
     allocator.deallocate(data_, bytes_, kWorkspaceAlignment, execution_.stream);
   });

@@ -21,13 +21,16 @@ class WorkspaceLease {
   WorkspaceLease(const Execution& execution, std::size_t bytes, Device device);
   WorkspaceLease(const WorkspaceLease&) = delete;
   WorkspaceLease& operator=(const WorkspaceLease&) = delete;
+  // Gives the memory back as well, after a failure: that one counts, whatever the allocator throws
+  // then.
   ~WorkspaceLease();
 
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
 
- private:
+  // Ends the lease. Passes on what the allocator throws.
   void give_back();
 
+ private:
   const Execution& execution_;
   Device device_;
   std::size_t bytes_;

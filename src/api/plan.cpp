@@ -11,6 +11,7 @@
 #include "api/validate.h"
 #include "core/cost.h"
 #include "core/out_of_memory.h"
+#include "cpu/float_environment.h"
 #include "registry/registry.h"
 
 namespace tessera {
@@ -55,13 +56,17 @@ Plan plan_problem(const core::Problem& problem, const Execution& execution) {
 }  // namespace
 
 Plan plan(const Attention& attention, const ForwardTensors& tensors, const Execution& execution) {
-  return guarded(
-      [&] { return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution); });
+  return guarded([&] {
+    const cpu::DefaultFloats floats;
+    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+  });
 }
 
 Plan plan(const Attention& attention, const BackwardTensors& tensors, const Execution& execution) {
-  return guarded(
-      [&] { return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution); });
+  return guarded([&] {
+    const cpu::DefaultFloats floats;
+    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+  });
 }
 
 Plan plan(const Attention& attention, const Shapes& shapes, Device device, Direction direction,

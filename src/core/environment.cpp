@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/immortal.h"
+#include "core/lazy.h"
 
 namespace tessera::core {
 namespace {
@@ -24,10 +25,8 @@ Environment read() {
           .lazy_maximum = variable("TESSERA_LAZY_MAXIMUM")};
 }
 
-std::atomic<const Environment*>& current() {
-  static std::atomic<const Environment*> pointer{&immortal(read)};
-  return pointer;
-}
+constinit Lazy<const Environment> at_start;
+constinit std::atomic<const Environment*> overriding{nullptr};
 
 // The one and only copy of each setting that was ever in force: a call that still reads it finds it.
 const Environment& kept(Environment setting) {
@@ -40,15 +39,18 @@ const Environment& kept(Environment setting) {
 
 }  // namespace
 
-const Environment& environment() { return *current().load(std::memory_order_acquire); }
+const Environment& environment() {
+  const Environment* const other = overriding.load(std::memory_order_acquire);
+  return other != nullptr ? *other : at_start.get(read);
+}
 
 EnvironmentOverride::EnvironmentOverride(Variable variable, std::optional<std::string> value)
     : before_(&environment()) {
   Environment changed = *before_;
   changed.*variable = std::move(value);
-  current().store(&kept(std::move(changed)), std::memory_order_release);
+  overriding.store(&kept(std::move(changed)), std::memory_order_release);
 }
 
-EnvironmentOverride::~EnvironmentOverride() { current().store(before_, std::memory_order_release); }
+EnvironmentOverride::~EnvironmentOverride() { overriding.store(before_, std::memory_order_release); }
 
 }  // namespace tessera::core

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <locale>
@@ -26,7 +27,8 @@ std::istringstream words_of(const std::string& text) {
   return words;
 }
 
-// Of microseconds that the group may compute in each period. What is no number ("max", "-1", an empty file) is no quota.
+// Of microseconds that the group may compute in each period. What is no number ("max", "-1", an
+// empty file) is no quota.
 std::optional<int> cpus_of(const std::string& quota_and_period) {
   std::int64_t quota = 0, period = 0;
   std::istringstream words = words_of(quota_and_period);
@@ -91,7 +93,12 @@ std::optional<int> cgroup_cpus(const ReadFile& read) {
 }
 
 int available_cores() {
-  static const int cores = std::max(1, *fewer(allowed_cpus(), cgroup_cpus(text_of)));
+  static constinit std::atomic<int> found{0};  // no static local of a function: see core/lazy.h
+  int cores = found.load(std::memory_order_relaxed);
+  if (cores == 0) {
+    cores = std::max(1, *fewer(allowed_cpus(), cgroup_cpus(text_of)));
+    found.store(cores, std::memory_order_relaxed);
+  }
   return cores;
 }
 

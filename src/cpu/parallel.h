@@ -5,12 +5,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "cpu/float_environment.h"
 #include "tessera/execution.h"
 
 namespace tessera::cpu {
 
-// Calls body(task, worker) for every task in [0, tasks); tasks are handed out in ascending order. `worker`
-// is below `workers`, and no two calls with the same worker overlap. Neither body nor this throws.
+// Calls body(task, worker) for every task in [0, tasks); tasks are handed out in ascending order.
+// `worker` is below `workers`, and no two calls with the same worker overlap. The body does not
+// throw and computes in the default floating-point environment, whatever that of the executor's
+// threads is. Only what the executor throws leaves this.
 template <typename Body>
 void parallel_for(Executor& executor, int workers, std::int64_t tasks, const Body& body) {
   struct Shared {
@@ -19,6 +22,7 @@ void parallel_for(Executor& executor, int workers, std::int64_t tasks, const Bod
     const Body& body;
   } shared{.tasks = tasks, .body = body};
   auto loop = [](void* context, int worker) {
+    const DefaultFloats floats;
     auto& job = *static_cast<Shared*>(context);
     for (std::int64_t task = job.next++; task < job.tasks; task = job.next++) job.body(task, worker);
   };

@@ -16,7 +16,7 @@
 #endif
 
 #include "core/environment.h"
-#include "core/immortal.h"
+#include "core/lazy.h"
 #include "core/refuse.h"
 
 namespace tessera::cpu {
@@ -40,18 +40,15 @@ namespace {
 
 // AMX-BF16 in the CPU, and the operating system's permission to use the tiles, which a process must ask for once.
 bool may_use_amx() {
-  static const bool permitted = [] {
-    unsigned int a = 0, b = 0, c = 0, d = 0;
-    constexpr unsigned int kBf16 = 1U << 22, kTile = 1U << 24;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned int kBf16 = 1U << 22, kTile = 1U << 24;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) return false;
 #if defined(__linux__)
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
-    return false;
+  return false;
 #endif
-  }();
-  return permitted;
 }
 
 }  // namespace
@@ -108,8 +105,8 @@ std::vector<Target> find_targets() {
 }  // namespace
 
 const std::vector<Target>& available_targets() {
-  static const std::vector<Target>& targets = core::immortal(find_targets);  // asked several times in a call
-  return targets;
+  static constinit core::Lazy<const std::vector<Target>> targets;  // asked several times in a call
+  return targets.get(find_targets);
 }
 
 Target active_target() {

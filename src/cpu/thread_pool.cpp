@@ -1,13 +1,16 @@
 #include "cpu/thread_pool.h"
 
 #include <pthread.h>
+#include <signal.h>  // NOLINT: <csignal> has no masks
+#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <new>
+#include <string>
 #include <system_error>
 
+#include "core/lazy.h"
 #include "cpu/cores.h"
 
 namespace tessera::cpu {
@@ -16,25 +19,65 @@ namespace {
 // A worker that takes so much longer than the caller does not have a CPU for itself.
 constexpr std::chrono::microseconds kPatience{200};
 
-std::atomic<ThreadPool*>& current_pool() {
-  static std::atomic<ThreadPool*> pool = [] {
-    pthread_atfork(nullptr, nullptr, [] { current_pool() = new ThreadPool; });
-    return new ThreadPool;
-  }();
-  return pool;
-}
+constinit core::Lazy<ThreadPool> process_pool;
+
+// What has to happen when this code is loaded and when it is unloaded, be it with a plugin or as
+// the process exits.
+struct Loaded {
+  Loaded() {
+    // The child has none of the parent's threads, and some of them may have held locks of the
+    // parent's pool.
+    pthread_atfork(nullptr, nullptr, [] { process_pool.forget(); });
+  }
+  ~Loaded() {
+    if (ThreadPool* pool = process_pool.find()) pool->retire();
+  }
+};
+const Loaded loaded;
+
+// While one lives, threads that the calling thread starts have all signals blocked, so that
+// handlers of the process run on threads of its own. What reports a fault of the thread itself
+// stays: blocked, it would end the process unreported.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t signals;
+    sigfillset(&signals);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT})
+      sigdelset(&signals, fault);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
 
 }  // namespace
 
-ThreadPool& ThreadPool::instance() { return *current_pool(); }
+ThreadPool& ThreadPool::instance() {
+  return process_pool.get([] { return ThreadPool(); });
+}
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { retire(); }
+
+void ThreadPool::retire() {
+  std::vector<Worker> idle;
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    const bool at_work =
+        jobs_ != nullptr || std::any_of(workers_.begin(), workers_.end(),
+                                        [](const Worker& worker) { return worker.job != nullptr; });
+    // Without fork's handlers (`_Fork`, `clone`) a child still has the pool, but none of its
+    // threads.
+    if (at_work || process_ != getpid()) return;
+    retired_ = true;
+    idle.swap(workers_);
   }
   job_added_.notify_all();
-  for (Worker& worker : workers_) worker.thread.join();
+  for (Worker& worker : idle) worker.thread.join();
 }
 
 int ThreadPool::concurrency() const { return available_cores(); }
@@ -69,6 +112,8 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
 
 // Starts threads until there are `threads`. When the system refuses, the pool goes on with what it has.
 void ThreadPool::grow(int threads) {
+  if (retired_ || threads <= static_cast<int>(workers_.size())) return;
+  const SignalsBlocked blocked;
   try {
     workers_.reserve(static_cast<std::size_t>(threads));
     for (int next = static_cast<int>(workers_.size()); next < threads; ++next) {
@@ -122,12 +167,13 @@ void ThreadPool::confine(Worker& worker, const cpu_set_t& cpus) {
 
 void ThreadPool::work(int thread) {
   const auto index = static_cast<std::size_t>(thread);
+  pthread_setname_np(pthread_self(), ("tessera-" + std::to_string(thread + 1)).c_str());
   std::unique_lock lock(mutex_);
   while (true) {
     Job* job = jobs_;
     while (job != nullptr && (job->next_worker == job->workers || thread >= job->helpers)) job = job->next;
     if (job == nullptr) {
-      if (stopping_) return;
+      if (retired_) return;
       job_added_.wait(lock);
       continue;
     }

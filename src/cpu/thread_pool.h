@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
@@ -12,11 +13,13 @@
 
 namespace tessera::cpu {
 
-// Workers wait for jobs; the calling thread always works on its own job too, so a call finishes even when
-// every worker is busy elsewhere, or when the pool has none. That makes nested and concurrent calls safe.
+// Workers wait for jobs; the calling thread always works on its own job too, so a call finishes
+// even when every worker is busy elsewhere, or when the pool has none. That makes nested and
+// concurrent calls safe. Its threads are named tessera-1, tessera-2 ... and run no signal handlers
+// but those for faults of their own.
 class ThreadPool final : public Executor {
  public:
-  ThreadPool() = default;
+  ThreadPool() noexcept : process_(getpid()) {}
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool() override;
@@ -24,8 +27,14 @@ class ThreadPool final : public Executor {
   [[nodiscard]] int concurrency() const override;
   void run(int workers, void (*body)(void* context, int worker), void* context) override;
 
-  // The pool of this process, started on first use. It is never destroyed: its threads may be waiting while
-  // the process exits. A forked child gets a fresh one, since threads do not survive a fork.
+  // Ends the threads for good if all of them are idle: calls that come later run on their callers
+  // alone. If one is at work, nothing happens.
+  void retire();
+
+  // The pool of this process, made on first use and never destroyed. A forked child gets a fresh
+  // one, since threads do not survive a fork. The pool retires when its code is unloaded with a
+  // plugin, so that no thread returns into code that is gone. The same happens when the process
+  // exits, unless a call is in progress: exit does not wait for it.
   static ThreadPool& instance();
 
  private:
@@ -60,7 +69,8 @@ class ThreadPool final : public Executor {
   std::condition_variable job_done_;
   Job* jobs_ = nullptr;
   std::vector<Worker> workers_;
-  bool stopping_ = false;
+  bool retired_ = false;
+  const pid_t process_;  // whose threads these are
 };
 
 }  // namespace tessera::cpu

@@ -1,7 +1,9 @@
 #include "cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>  // NOLINT: <csignal> has no masks
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +11,10 @@
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -168,6 +173,62 @@ TEST(ThreadPool, ACallOnSomeCpusLeavesTheChoiceToLinux) {
     GTEST_SKIP() << "two threads on some of the CPUs: needs three CPUs, this process has " << count;
   EXPECT_EQ(cpus_of_workers(pool, count).size(), static_cast<std::size_t>(count - 1));
   for (const cpu_set_t& cpus : cpus_of_workers(pool, count - 1)) EXPECT_TRUE(CPU_EQUAL(&cpus, &allowed));
+}
+
+TEST(ThreadPool, ThreadsHaveNamesAndLeaveSignalsToOthers) {
+  sigset_t before, after;
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &before), 0);
+  ThreadPool pool;
+  std::barrier all_here(4);
+  std::mutex mutex;
+  std::map<std::string, sigset_t> masks;
+  const std::thread::id caller = std::this_thread::get_id();
+  parallel_for(pool, 4, 4, [&](std::int64_t, int) {
+    if (std::this_thread::get_id() != caller) {
+      const std::lock_guard lock(mutex);
+      char name[16] = "";
+      EXPECT_EQ(pthread_getname_np(pthread_self(), name, sizeof name), 0);
+      EXPECT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &masks[name]), 0);
+    }
+    all_here.arrive_and_wait();
+  });
+  ASSERT_EQ(masks.size(), 3U);
+  for (const char* name : {"tessera-1", "tessera-2", "tessera-3"}) {
+    ASSERT_TRUE(masks.contains(name)) << name;
+    const sigset_t& blocked = masks[name];
+    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGCHLD,
+                             SIGTSTP, SIGURG, SIGVTALRM, SIGPROF, SIGWINCH, SIGIO, SIGRTMIN, SIGRTMAX}) {
+      EXPECT_EQ(sigismember(&blocked, signal), 1) << strsignal(signal) << " in " << name;
+    }
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) {
+      EXPECT_EQ(sigismember(&blocked, fault), 0) << strsignal(fault) << " in " << name;
+    }
+  }
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &after), 0);
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    EXPECT_EQ(sigismember(&before, signal), sigismember(&after, signal)) << "of the caller: " << signal;
+  }
+}
+
+TEST(ThreadPool, ARetiredPoolLeavesTheWorkToItsCallers) {
+  ThreadPool pool;
+  cpus_of_workers(pool, 3);
+  pool.retire();
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<int> done = 0;
+  parallel_for(pool, 3, 9, [&](std::int64_t, int) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    ++done;
+  });
+  EXPECT_EQ(done, 9);
+  pool.retire();
+}
+
+// Exit in one thread does not wait for the calls of others.
+TEST(ThreadPool, APoolAtWorkDoesNotRetire) {
+  ThreadPool pool;
+  parallel_for(pool, 2, 2, [&](std::int64_t, int) { pool.retire(); });
+  EXPECT_EQ(cpus_of_workers(pool, 3).size(), 2U) << "threads that still help";
 }
 
 TEST(ThreadPool, AForkedChildGetsAWorkingPool) {

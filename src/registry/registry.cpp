@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/environment.h"
-#include "core/immortal.h"
+#include "core/lazy.h"
 #include "core/refuse.h"
 #include "core/text.h"
 #include "cpu/kernels.h"
@@ -156,17 +156,17 @@ Features required(const core::Problem& p) {
 }
 
 std::span<const Kernel> kernels() {
-  auto sorted = [](bool with_cuda) {
+  const auto sorted = [](bool with_cuda) {
     const std::span<const Kernel> cpu = cpu::kernels(), cuda = cuda::kernels();
-    std::vector<Kernel> all(cpu.begin(), cpu.end());
-    if (with_cuda) all.insert(all.end(), cuda.begin(), cuda.end());
-    std::stable_sort(all.begin(), all.end(),
+    std::vector<Kernel> table(cpu.begin(), cpu.end());
+    if (with_cuda) table.insert(table.end(), cuda.begin(), cuda.end());
+    std::stable_sort(table.begin(), table.end(),
                      [](const Kernel& a, const Kernel& b) { return a.priority > b.priority; });
-    return all;
+    return table;
   };
-  static const auto& all = core::immortal([&] { return sorted(true); });
-  static const auto& without_cuda = core::immortal([&] { return sorted(false); });
-  return cuda::kernels_exist() ? all : without_cuda;
+  static constinit core::Lazy<const std::vector<Kernel>> all, without_cuda;
+  return cuda::kernels_exist() ? all.get([&] { return sorted(true); })
+                               : without_cuda.get([&] { return sorted(false); });
 }
 
 std::string_view forced_kernel() {
