@@ -246,6 +246,12 @@ static void test_execution(void) {
   executor.struct_size = 1;
   CHECK_FAILS(tsr_forward(NULL, &p.forward, &execution), TSR_INVALID_ARGUMENT, "TSR_EXECUTOR_INIT");
   execution.executor = NULL;
+  execution.workspace = p.t_q.data;
+  execution.workspace_bytes = 1;
+  CHECK_FAILS(tsr_forward(NULL, &p.forward, &execution), TSR_INVALID_ARGUMENT,
+              "execution.workspace overlaps q in memory");
+  execution.workspace = NULL;
+  execution.workspace_bytes = 0;
   allocator.deallocate = NULL;
   execution.allocator = &allocator;
   CHECK_FAILS(tsr_forward(NULL, &p.forward, &execution), TSR_INVALID_ARGUMENT,
@@ -311,6 +317,14 @@ static void test_plans(void) {
               "direction is 2; it must be 0 (TSR_FORWARD) or 1 (TSR_BACKWARD)");
   CHECK_FAILS(tsr_plan_shapes(NULL, &shapes, (tsr_device){5, 0}, TSR_FORWARD, NULL, &plan),
               TSR_INVALID_ARGUMENT, "device.type is 5");
+  shapes.kv_heads = 3;
+  CHECK_FAILS(tsr_plan_shapes(NULL, &shapes, cpu, TSR_FORWARD, NULL, &plan), TSR_INVALID_ARGUMENT,
+              "shapes.kv_heads is 3; it must divide 1, shapes.q_heads");
+  shapes.kv_heads = 0;
+  shapes.k_length = (int64_t)1 << 33;
+  CHECK_FAILS(tsr_plan_shapes(NULL, &shapes, cpu, TSR_FORWARD, NULL, &plan), TSR_INVALID_ARGUMENT,
+              "shapes.k_length is 8589934592; it must be between 0 and 2^32");
+  shapes.k_length = 256;
   shapes.dtype = 4;
   CHECK_FAILS(tsr_plan_shapes(NULL, &shapes, cpu, TSR_FORWARD, NULL, &plan), TSR_INVALID_ARGUMENT,
               "shapes.dtype is 4");

@@ -238,28 +238,57 @@ TEST_P(LayoutTest, ExpandedKeysAndValues) {
   }
 }
 
-// A row is bitwise the same at batch 1 and at batch 8, and packed or alone.
+// Runs one batch entry or packed sequence by itself, forward and backward: `rows` cuts what belongs to its queries out of
+// a tensor, `keys` what belongs to its keys, `row_values` out of one like lse. Its results are those within the whole.
+template <typename Rows, typename Keys, typename RowValues>
+void expect_part_alone(const Case& whole, const Attention& attention, Rows&& rows, Keys&& keys,
+                       RowValues&& row_values) {
+  const BackwardTensors& t = whole.backward;
+  auto fresh = [](const Tensor& like) { return OwnedTensor(like.dtype, like.shape, {}); };
+  const OwnedTensor out = fresh(rows(t.out)), lse = fresh(row_values(t.lse));
+  const OwnedTensor grad_q = fresh(rows(t.grad_q)), grad_k = fresh(keys(t.grad_k)),
+                    grad_v = fresh(keys(t.grad_v));
+  const BackwardTensors part{.q = rows(t.q),
+                             .k = keys(t.k),
+                             .v = keys(t.v),
+                             .out = out.view(),
+                             .lse = lse.view(),
+                             .grad_out = rows(t.grad_out),
+                             .grad_q = grad_q.view(),
+                             .grad_k = grad_k.view(),
+                             .grad_v = grad_v.view()};
+  tessera::forward(attention, {.q = part.q, .k = part.k, .v = part.v, .out = part.out, .lse = part.lse});
+  tessera::backward(attention, part);
+  EXPECT_EQ(first_difference(rows(t.out), part.out), "") << "out";
+  EXPECT_EQ(first_difference(row_values(t.lse), part.lse), "") << "lse";
+  EXPECT_EQ(first_difference(rows(t.grad_q), part.grad_q), "") << "grad_q";
+  EXPECT_EQ(first_difference(keys(t.grad_k), part.grad_k), "") << "grad_k";
+  EXPECT_EQ(first_difference(keys(t.grad_v), part.grad_v), "") << "grad_v";
+}
+
+// A row is bitwise the same at batch 1 and at batch 8, and packed or alone. Over so many keys backward works in chunks;
+// invariance_test.cpp reaches every other rule of cutting.
 TEST_P(LayoutTest, BatchInvariance) {
   const ForceKernel forced(kernel());
   Case batch({.dtype = dtype(),
               .batch = 8,
               .q_length = 70,
-              .k_length = 91,
+              .k_length = 1100,
               .q_heads = 4,
               .kv_heads = 2,
+              .qk_dim = 16,
+              .v_dim = 16,
               .right = 0,
               .alibi = true,
               .dropout = 0.1});
   tessera::forward(batch.attention, batch.forward);
+  tessera::backward(batch.attention, batch.backward);
   for (std::int64_t b = 0; b < 8; ++b) {
-    const OwnedTensor out(dtype(), {1, 70, 4, 32}, {});
+    SCOPED_TRACE("batch entry " + std::to_string(b));
     Attention attention = batch.attention;
     attention.origin.batch = b;
-    tessera::forward(attention, {.q = slice(batch.forward.q, 0, b, 1),
-                                 .k = slice(batch.forward.k, 0, b, 1),
-                                 .v = slice(batch.forward.v, 0, b, 1),
-                                 .out = out.view()});
-    EXPECT_EQ(first_difference(slice(batch.forward.out, 0, b, 1), out.view()), "") << "batch entry " << b;
+    auto entry = [b](const Tensor& t) { return slice(t, 0, b, 1); };
+    expect_part_alone(batch, attention, entry, entry, entry);
   }
 }
 
@@ -268,26 +297,114 @@ TEST_P(LayoutTest, PackedSequencesAreIndependent) {
   Case packed({.dtype = dtype(),
                .batch = 6,
                .q_length = 80,
-               .k_length = 90,
+               .k_length = 500,
+               .qk_dim = 16,
+               .v_dim = 16,
                .right = 0,
                .packed = true,
                .dropout = 0.1,
                .seed = 3});
   tessera::forward(packed.attention, packed.forward);
+  tessera::backward(packed.attention, packed.backward);
   const Lengths lengths = packed.attention.mask.lengths;
   for (std::int64_t s = 0; s < lengths.count; ++s) {
     const std::int64_t q_length = lengths.q[s + 1] - lengths.q[s], k_length = lengths.k[s + 1] - lengths.k[s];
-    if (q_length == 0) continue;
-    const OwnedTensor out(dtype(), {1, q_length, 4, 32}, {});
+    if (q_length == 0 || k_length == 0) continue;
+    SCOPED_TRACE("sequence " + std::to_string(s));
     Attention attention = packed.attention;
     attention.mask.lengths = {};
     attention.origin.batch = s;
-    tessera::forward(attention, {.q = slice(packed.forward.q, 1, lengths.q[s], q_length),
-                                 .k = slice(packed.forward.k, 1, lengths.k[s], k_length),
-                                 .v = slice(packed.forward.v, 1, lengths.k[s], k_length),
-                                 .out = out.view()});
-    const Tensor part = slice(packed.forward.out, 1, lengths.q[s], q_length);
-    EXPECT_EQ(first_difference(part, out.view()), "") << "sequence " << s;
+    expect_part_alone(
+        packed, attention, [&](const Tensor& t) { return slice(t, 1, lengths.q[s], q_length); },
+        [&](const Tensor& t) { return slice(t, 1, lengths.k[s], k_length); },
+        [&](const Tensor& t) { return slice(t, 2, lengths.q[s], q_length); });
+  }
+}
+
+// ---- lent workspace, for every kernel ----------------------------------------------------------------------
+
+// Workspace of exactly the bytes that the plan names, between guard bands and full of NaN, is enough for every kernel of
+// the registry in every direction, at sizes of every kind, and changes no bit.
+TEST(LentWorkspace, OfThePlansSizeIsEnoughForEveryKernel) {
+  const CaseSpec specs[] = {
+      {.batch = 1, .q_length = 1, .k_length = 1, .q_heads = 1, .kv_heads = 1, .qk_dim = 1, .v_dim = 1},
+      {.q_length = 17,
+       .k_length = 33,
+       .q_heads = 4,
+       .kv_heads = 2,
+       .qk_dim = 24,
+       .v_dim = 40,
+       .bias = BiasKind::row},
+      {.batch = 1,
+       .q_length = 300,
+       .k_length = 129,
+       .q_heads = 2,
+       .kv_heads = 1,
+       .qk_dim = 64,
+       .v_dim = 64,
+       .right = 0},
+      {.batch = 1,
+       .q_length = 5,
+       .k_length = 1300,
+       .q_heads = 2,
+       .kv_heads = 1,
+       .qk_dim = 33,
+       .v_dim = 33,
+       .softcap = 3},
+      {.batch = 3,
+       .q_length = 90,
+       .k_length = 130,
+       .q_heads = 2,
+       .kv_heads = 1,
+       .qk_dim = 16,
+       .v_dim = 16,
+       .packed = true,
+       .dropout = 0.2},
+      {.batch = 1,
+       .q_length = 60,
+       .k_length = 70,
+       .q_heads = 1,
+       .kv_heads = 1,
+       .qk_dim = 256,
+       .v_dim = 256,
+       .bias = BiasKind::per_head}};
+  for (const KernelInfo& info : kernels()) {
+    if (info.device != DeviceType::cpu || !obstacle(info.name).empty()) continue;
+    for (CaseSpec spec : specs) {
+      for (const DType dtype : kDTypes) {
+        spec.dtype = dtype;
+        Case plain(spec);
+        tessera::forward(plain.attention, plain.forward);
+        const ForceKernel forced(info.name);
+        for (const int threads : {1, 2, 5}) {
+          SCOPED_TRACE(info.name + " " + name(info.direction) + " " + describe(spec) +
+                       " threads=" + std::to_string(threads));
+          RelaidCase relaid(plain, {});
+          auto lend = [&](auto&& call, const auto& tensors, const auto& results) {
+            call(plain.attention, tensors, {.threads = threads});
+            const std::size_t bytes = plan(plain.attention, tensors, {.threads = threads}).workspace_bytes;
+            const GuardedBuffer space(bytes);
+            GuardedAllocator untouched;
+            call(relaid.attention, results,
+                 {.threads = threads, .workspace = {space.data(), bytes}, .allocator = &untouched});
+            EXPECT_TRUE(space.intact()) << bytes << " bytes";
+            EXPECT_EQ(untouched.calls(), 0U);
+            EXPECT_EQ(first_difference(tensors, results), "");
+          };
+          if (info.direction == Direction::forward) {
+            lend([](const Attention& a, const ForwardTensors& t,
+                    const Execution& e) { tessera::forward(a, t, e); },
+                 plain.forward, relaid.forward);
+          } else {  // reads what forward has left
+            relaid.backward.out = plain.backward.out, relaid.backward.lse = plain.backward.lse;
+            lend([](const Attention& a, const BackwardTensors& t,
+                    const Execution& e) { tessera::backward(a, t, e); },
+                 plain.backward, relaid.backward);
+          }
+          ASSERT_EQ(relaid.damage(), "");
+        }
+      }
+    }
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kFar = std::int64_t{1} << 48;
+constexpr std::int64_t kFar = std::int64_t{1} << 48, kMost = std::int64_t{1} << 32;
 
 using Cases = std::vector<Malformed>;
 
@@ -81,6 +81,12 @@ Cases description_cases() {
         a.alibi = {kSlopes, -4};
       },
       {"attention.alibi.batch_stride is -4; it must not be negative"});
+  add("alibi_stride_huge",
+      [](Attention& a) {
+        static const float kSlopes[4] = {};
+        a.alibi = {kSlopes, std::numeric_limits<std::int64_t>::max()};
+      },
+      {"attention.alibi.batch_stride is 9223372036854775807; for ", " there must be less than 2^59 slopes"});
   return cases;
 }
 
@@ -110,6 +116,28 @@ Cases pointer_cases() {
   return cases;
 }
 
+// What a call reads besides tensors, in the workspace that it may write.
+Cases lent_cases() {
+  Cases cases;
+  auto add = [&](const std::string& name, const std::function<const void*(Call&)>& put) {
+    auto spoil = [put](Call& call) { call.execution.workspace = {const_cast<void*>(put(call)), 1}; };
+    const std::vector<std::string> expected = {"execution.workspace overlaps attention." + name +
+                                               " in memory (1 bytes at 0x"};
+    cases.push_back({"forward_lent_" + name, Act::forward_with_data, spoil, expected});
+    cases.push_back({"backward_lent_" + name, Act::backward_with_data, spoil, expected});
+  };
+  static const float kSlopes[4] = {};
+  static const std::uint64_t kState[2] = {};
+  add("alibi.slopes", [](Call& call) { return call.attention.alibi.slopes = kSlopes, &kSlopes[3]; });
+  add("dropout.state", [](Call& call) {
+    call.attention.dropout = {.probability = 0.5, .state = kState};
+    return &kState[1];
+  });
+  add("mask.lengths.q", [](Call& call) { return call.pack(), &call.attention.mask.lengths.q[2]; });
+  add("mask.lengths.k", [](Call& call) { return call.pack(), &call.attention.mask.lengths.k[0]; });
+  return cases;
+}
+
 Cases shape_cases() {
   Cases cases;
   auto add = [&](const std::string& name, std::function<void(Call&)> spoil,
@@ -117,33 +145,62 @@ Cases shape_cases() {
     cases.push_back({"plan_" + name, Act::plan, std::move(spoil), std::move(expected)});
   };
   add("batch_negative", [](Call& c) { c.shapes.batch = -1; },
-      {"shapes.batch is -1; it must be between 0 and 2^48"});
-  add("queries_negative", [](Call& c) { c.shapes.q_length = -9; }, {"shapes.q_length is -9; it must be"});
+      {"shapes.batch is -1; it must be between 0 and 2^32"});
+  add("queries_negative", [](Call& c) { c.shapes.q_length = -9; },
+      {"shapes.q_length is -9; it must be between 0 and 2^32"});
   add("keys_huge", [](Call& c) { c.shapes.k_length = std::numeric_limits<std::int64_t>::max(); },
-      {"shapes.k_length is 9223372036854775807; it must be between 0 and 2^48"});
-  add("heads_0", [](Call& c) { c.shapes.q_heads = 0; }, {"heads", "is 0; it must be at least 1"});
-  add("heads_negative", [](Call& c) { c.shapes.q_heads = -4; }, {"heads", "is -4; it must be"});
-  add("kv_heads_3", [](Call& c) { c.shapes.kv_heads = 3; }, {"heads", "is 3; it must divide 4"});
-  add("kv_heads_negative", [](Call& c) { c.shapes.kv_heads = -2; }, {"heads", "is -2; it must be"});
-  add("dim_0", [](Call& c) { c.shapes.qk_dim = 0; }, {"dim", "is 0; it must be between 1 and 256"});
-  add("dim_257", [](Call& c) { c.shapes.qk_dim = 257; }, {"dim", "is 257; it must be between 1 and 256"});
+      {"shapes.k_length is 9223372036854775807; it must be between 0 and 2^32"});
+  add("keys_2_to_33", [](Call& c) { c.shapes.k_length = std::int64_t{1} << 33; },
+      {"shapes.k_length is 8589934592; it must be between 0 and 2^32"});
+  add("heads_huge", [](Call& c) { c.shapes.q_heads = kFar; },
+      {"shapes.q_heads is 281474976710656; it must be between 1 and 2^32"});
+  add("heads_0", [](Call& c) { c.shapes.q_heads = 0; },
+      {"shapes.q_heads is 0; it must be between 1 and 2^32"});
+  add("heads_negative", [](Call& c) { c.shapes.q_heads = -4; },
+      {"shapes.q_heads is -4; it must be between 1 and 2^32"});
+  add("kv_heads_3", [](Call& c) { c.shapes.kv_heads = 3; },
+      {"shapes.kv_heads is 3; it must divide 4, shapes.q_heads"});
+  add("kv_heads_negative", [](Call& c) { c.shapes.kv_heads = -2; },
+      {"shapes.kv_heads is -2; it must be between 0 and 2^32"});
+  add("dim_0", [](Call& c) { c.shapes.qk_dim = 0; }, {"shapes.qk_dim is 0; it must be between 1 and 256"});
+  add("dim_257", [](Call& c) { c.shapes.qk_dim = 257; },
+      {"shapes.qk_dim is 257; it must be between 1 and 256"});
   add("value_dim_300", [](Call& c) { c.shapes.v_dim = 300; },
-      {"dim", "is 300; it must be between 1 and 256"});
-  add("value_dim_negative", [](Call& c) { c.shapes.v_dim = -1; }, {"dim", "is -1; it must be between"});
+      {"shapes.v_dim is 300; it must be between 0 and 256"});
+  add("value_dim_negative", [](Call& c) { c.shapes.v_dim = -1; },
+      {"shapes.v_dim is -1; it must be between 0 and 256"});
   add("dtype_8", [](Call& c) { c.shapes.dtype = static_cast<DType>(8); },
-      {"dtype is 8; it must be fp64, fp32, fp16 or bf16"});
+      {"shapes.dtype is 8; it must be fp64, fp32, fp16 or bf16"});
   add("too_many_elements",
       [](Call& c) {
-        c.shapes.batch = kFar;
-        c.shapes.q_length = kFar;
+        c.shapes.batch = kMost;
+        c.shapes.q_length = kMost;
       },
-      {"q.shape is (281474976710656, 281474976710656,", "less than 2^59 elements"});
+      {"shapes.batch is 4294967296; with 4294967296 rows, 4 heads and head_dim 8",
+       "less than 2^59 elements"});
+  add("too_many_heads",
+      [](Call& c) {
+        c.shapes.batch = kMost;
+        c.shapes.q_length = 0;
+        c.shapes.q_heads = kMost;
+      },
+      {"shapes.batch is 4294967296; with 0 rows, 4294967296 heads", "less than 2^59 elements"});
+  add("bias_too_large",
+      [](Call& c) {
+        c.shapes.q_length = c.shapes.k_length = kMost;
+        c.shapes.bias = true;
+      },
+      {"shapes.bias is true; with 4294967296 queries and 4294967296 keys", "less than 2^59 elements"});
+  add("count_negative", [](Call& c) { c.attention.mask.lengths.count = -1; },
+      {"attention.mask.lengths.count is -1; it must be between 0 and 2^32 - 1"});
+  add("count_huge", [](Call& c) { c.attention.mask.lengths.count = kFar; },
+      {"attention.mask.lengths.count is 281474976710656; it must be between 0 and 2^32 - 1"});
   add("packed_overflow",
       [](Call& c) {
-        c.attention.mask.lengths.count = 1 << 20;
-        c.shapes.q_length = kFar;
+        c.attention.mask.lengths.count = kMost - 1;
+        c.shapes.q_length = kMost;
       },
-      {"attention.mask.lengths.count is 1048576;", "63 bits"});
+      {"attention.mask.lengths.count is 4294967295; with 4294967296 rows", "less than 2^59 elements"});
   add("device_type", [](Call& c) { c.device.type = static_cast<DeviceType>(4); },
       {"device.type is 4; it must be cpu or cuda"});
   add("device_index", [](Call& c) { c.device = Device::cuda(-2); },
@@ -271,6 +328,7 @@ class MalformedOption : public ::testing::TestWithParam<Malformed> {};
 TEST_P(MalformedOption, IsRefused) { expect_refused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Description, MalformedOption, ::testing::ValuesIn(description_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Lent, MalformedOption, ::testing::ValuesIn(lent_cases()), test_name);
 INSTANTIATE_TEST_SUITE_P(Pointers, MalformedOption, ::testing::ValuesIn(pointer_cases()), test_name);
 INSTANTIATE_TEST_SUITE_P(Shapes, MalformedOption, ::testing::ValuesIn(shape_cases()), test_name);
 INSTANTIATE_TEST_SUITE_P(Execution, MalformedOption, ::testing::ValuesIn(execution_cases()), test_name);

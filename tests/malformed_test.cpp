@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "malformed.h"
+#include "support/guarded.h"
 
 namespace tessera::test {
 namespace {
@@ -219,12 +220,64 @@ void add_overlaps(std::vector<Malformed>& cases) {
                    {"lse overlaps out in memory (0x", "may not share memory"}});
 }
 
+// A tensor whose first or last byte lies in the workspace that the caller lends.
+void add_lent(const Place& place, std::vector<Malformed>& cases) {
+  const auto of = place.of;
+  for (const bool last : {false, true}) {
+    cases.push_back({std::string(place.act == Act::forward ? "forward" : "backward") +
+                         " lent workspace overlaps the " + (last ? "end of " : "start of ") + place.name,
+                     place.with_data(),
+                     [=](Call& call) {
+                       const Tensor& t = of(call);
+                       const std::int64_t elements = t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3];
+                       const std::int64_t at = last ? elements * 4 - 1 : 0;
+                       call.execution.workspace = {static_cast<std::byte*>(t.data) + at, 1};
+                     },
+                     {std::string("execution.workspace overlaps ") + place.name + " in memory (1 bytes at 0x",
+                      "lend memory that holds nothing else"}});
+  }
+}
+
+// Lengths beyond what positions can count, of tensors whose strides are 0.
+void add_lengths(std::vector<Malformed>& cases) {
+  auto add = [&](const char* name, auto spoil, std::vector<std::string> expected) {
+    cases.push_back({std::string("forward_") + name, Act::forward,
+                     [spoil](Call& call) { spoil(call.forward); }, expected});
+    cases.push_back({std::string("backward_") + name, Act::backward,
+                     [spoil](Call& call) { spoil(call.backward); }, expected});
+  };
+  auto set = [](Tensor& t, int dimension, std::int64_t size) {
+    t.shape[dimension] = size, t.strides[dimension] = 0;
+  };
+  add("2_to_33_keys",
+      [=](auto& t) { set(t.k, 1, std::int64_t{1} << 33), set(t.v, 1, std::int64_t{1} << 33); },
+      {"k.shape[1] (sequence) is 8589934592; it must be at most 2^32"});
+  add("2_to_33_queries", [=](auto& t) { set(t.q, 1, std::int64_t{1} << 33); },
+      {"q.shape[1] (sequence) is 8589934592; it must be at most 2^32"});
+  add("2_to_33_batch_entries",
+      [=](auto& t) {
+        for (Tensor* x : {&t.q, &t.k, &t.v}) set(*x, 0, std::int64_t{1} << 33);
+      },
+      {"q.shape[0] (batch) is 8589934592; it must be at most 2^32"});
+  add("2_to_34_heads", [=](auto& t) { set(t.q, 2, std::int64_t{1} << 34); },
+      {"q.shape[2] (heads) is 17179869184; it must be at most 2^32"});
+  add("nothing_of_too_much",
+      [=](auto& t) {
+        for (int i : {0, 2}) set(t.q, i, std::int64_t{1} << 32);
+        t.q.shape[1] = 0;
+      },
+      {"q.shape is (4294967296, 0, 4294967296, 8); it must have less than 2^59 elements, sizes of 0 counted "
+       "as 1"});
+}
+
 std::vector<Malformed> all_cases() {
   std::vector<Malformed> cases;
   for (const Place& place : places()) {
     add_own_defects(place, cases);
     add_mismatches(place, cases);
+    add_lent(place, cases);
   }
+  add_lengths(cases);
   add_leading_mismatches(cases);
   add_overlaps(cases);
   cases.push_back({"backward without gradients",
@@ -259,6 +312,38 @@ TEST(MalformedTensor, ValidCallIsAccepted) {
   packed.pack();
   EXPECT_NO_THROW(forward(packed.attention, packed.forward));
   EXPECT_NO_THROW(backward(packed.attention, packed.backward));
+}
+
+// Workspace may end where a tensor begins.
+TEST(MalformedTensor, WorkspaceBesideATensorIsAccepted) {
+  Call call;
+  const std::size_t bytes = plan(call.attention, call.forward).workspace_bytes;
+  const GuardedBuffer memory(bytes + 2 * 3 * 4 * 6 * sizeof(float));
+  call.execution.workspace = {memory.data(), bytes};
+  call.forward.out.data = static_cast<std::byte*>(memory.data()) + bytes;
+  EXPECT_NO_THROW(forward(call.attention, call.forward, call.execution));
+  call.execution.workspace.bytes += 1;
+  EXPECT_THROW(forward(call.attention, call.forward, call.execution), Error);
+}
+
+// Rows between each other, strides (3, 2) for sizes (2, 3): nothing is addressed twice, and every kernel's result is the
+// same as anywhere else.
+TEST(MalformedTensor, InterleavedRowsOfOneOutputAreAccepted) {
+  std::vector<float> q(6, 1.0F), k(6, 1.0F), v(6), out(8, -1.0F);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i);
+  const Extents shape{1, 2, 3, 1};
+  const Tensor interleaved = tensor(static_cast<void*>(out.data()), DType::fp32, shape, {0, 3, 2, 1});
+  forward({}, {.q = tensor(q.data(), shape),
+               .k = tensor(k.data(), shape),
+               .v = tensor(v.data(), shape),
+               .out = interleaved});
+  for (std::size_t head = 0; head < 3; ++head) {
+    for (std::size_t row = 0; row < 2; ++row) {
+      EXPECT_FLOAT_EQ(out[row * 3 + head * 2], (v[head] + v[3 + head]) / 2);
+    }
+  }
+  EXPECT_EQ(out[1], -1.0F);
+  EXPECT_EQ(out[6], -1.0F);
 }
 
 // Views that look alike but share no element: both halves of one interleaved buffer.

@@ -174,12 +174,13 @@ TEST_P(ShardTest, BackwardAddsUp) {
   }
 }
 
-// A shard by batch and by heads needs no merge: it is bitwise the part of the whole.
+// A shard by batch and by heads needs no merge: it is bitwise the part of the whole, forward and backward. Over so many
+// keys backward works in chunks; invariance_test.cpp reaches every other rule of cutting.
 TEST_P(ShardTest, BatchAndHeadShardsAreBitwiseParts) {
   Case whole({.dtype = dtype(),
               .batch = 3,
               .q_length = 40,
-              .k_length = 60,
+              .k_length = 1100,
               .q_heads = 6,
               .kv_heads = 3,
               .right = 0,
@@ -187,20 +188,37 @@ TEST_P(ShardTest, BatchAndHeadShardsAreBitwiseParts) {
               .dropout = 0.2,
               .origin = {.batch = 4, .head = 7}});
   tessera::forward(whole.attention, whole.forward);
-  const ForwardTensors& t = whole.forward;
+  tessera::backward(whole.attention, whole.backward);
+  const BackwardTensors& t = whole.backward;
   for (std::int64_t b = 0; b < 3; ++b) {
     for (std::int64_t kv_head = 0; kv_head < 3; ++kv_head) {
       Attention part = whole.attention;
       part.origin.batch += b;
       part.origin.head += 2 * kv_head;
       part.alibi.slopes += 2 * kv_head;
-      const OwnedTensor out(dtype(), {1, 40, 2, 32}, {});
-      tessera::forward(part, {.q = slice(slice(t.q, 0, b, 1), 2, 2 * kv_head, 2),
-                              .k = slice(slice(t.k, 0, b, 1), 2, kv_head, 1),
-                              .v = slice(slice(t.v, 0, b, 1), 2, kv_head, 1),
-                              .out = out.view()});
-      EXPECT_EQ(first_difference(slice(slice(t.out, 0, b, 1), 2, 2 * kv_head, 2), out.view()), "")
-          << "batch " << b << " key head " << kv_head;
+      auto of_queries = [&](const Tensor& x) { return slice(slice(x, 0, b, 1), 2, 2 * kv_head, 2); };
+      auto of_keys = [&](const Tensor& x) { return slice(slice(x, 0, b, 1), 2, kv_head, 1); };
+      auto of_rows = [&](const Tensor& x) { return slice(slice(x, 0, b, 1), 1, 2 * kv_head, 2); };
+      const OwnedTensor out(dtype(), {1, 40, 2, 32}, {}), lse(t.lse.dtype, {1, 2, 40, 1}, {});
+      const OwnedTensor grad_q(dtype(), {1, 40, 2, 32}, {});
+      const OwnedTensor grad_k(dtype(), {1, 1100, 1, 32}, {}), grad_v(dtype(), {1, 1100, 1, 32}, {});
+      const BackwardTensors shard{.q = of_queries(t.q),
+                                  .k = of_keys(t.k),
+                                  .v = of_keys(t.v),
+                                  .out = out.view(),
+                                  .lse = lse.view(),
+                                  .grad_out = of_queries(t.grad_out),
+                                  .grad_q = grad_q.view(),
+                                  .grad_k = grad_k.view(),
+                                  .grad_v = grad_v.view()};
+      tessera::forward(part, {.q = shard.q, .k = shard.k, .v = shard.v, .out = shard.out, .lse = shard.lse});
+      tessera::backward(part, shard);
+      SCOPED_TRACE("batch " + std::to_string(b) + " key head " + std::to_string(kv_head));
+      EXPECT_EQ(first_difference(of_queries(t.out), shard.out), "");
+      EXPECT_EQ(first_difference(of_rows(t.lse), shard.lse), "");
+      EXPECT_EQ(first_difference(of_queries(t.grad_q), shard.grad_q), "");
+      EXPECT_EQ(first_difference(of_keys(t.grad_k), shard.grad_k), "");
+      EXPECT_EQ(first_difference(of_keys(t.grad_v), shard.grad_v), "");
     }
   }
 }

@@ -70,7 +70,7 @@ TEST(NoHiddenAllocation, BytesAskedForAreThePlans) {
                          {2, 9, 0, 2, 1, 16, 16},  {0, 9, 9, 2, 1, 16, 16},   {1, 130, 130, 1, 1, 256, 256}};
   for (const Sizes& s : sizes) {
     for (const DType dtype : {DType::fp64, DType::fp32, DType::fp16, DType::bf16}) {
-      for (const Algorithm algorithm : {Algorithm::standard, Algorithm::flash2}) {
+      for (const Algorithm algorithm : {Algorithm::standard, Algorithm::flash1, Algorithm::flash2}) {
         if (!served(algorithm)) continue;
         for (const int threads : {1, 2, 5}) {
           Zeros zeros;

@@ -386,7 +386,7 @@ typedef struct tsr_execution {
   const tsr_executor* executor;    ///< The caller's threads; null: the library's pool.
   const tsr_allocator* allocator;  ///< Where workspace comes from; null: the system.
   void* stream;                    ///< The cudaStream_t to launch on (CUDA only).
-  void* workspace;                 ///< Workspace the caller lends, aligned to 256 bytes; null: allocated.
+  void* workspace;                 ///< Memory lent for this alone, aligned to 256 bytes; null: allocated.
   size_t workspace_bytes;          ///< Its size: at least tsr_plan.workspace_bytes.
   int32_t threads;                 ///< CPU threads; 0: as many as the executor has, or the process may use.
   int32_t reserved;                ///< 0.

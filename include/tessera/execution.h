@@ -41,7 +41,8 @@ class TESSERA_API Allocator {
   virtual void deallocate(void* data, std::size_t bytes, std::size_t alignment, void* stream) = 0;
 };
 
-/// Memory the caller lends for the time of a call, in the memory of its device.
+/// Memory the caller lends for the time of a call, in the memory of its device. The call may write all of it: nothing
+/// else that the call uses may lie there (Error invalid_argument).
 struct Workspace {
   void* data = nullptr;   ///< Aligned to 256 bytes.
   std::size_t bytes = 0;  ///< At least Plan::workspace_bytes.

@@ -117,7 +117,7 @@ struct Lengths {
 
 /// Which keys a query may see. Row i sees column j when
 /// i + d - left <= j <= i + d + right (a bound of -1 is no bound), the block that holds (i, j) is kept, and
-/// both belong to the same packed sequence; d is the diagonal. A row that sees nothing gives 0.
+/// both belong to the same packed sequence; d is the diagonal, -2^48 to 2^48. A row that sees nothing gives 0.
 struct Mask {
   std::int64_t left = -1;                  ///< Keys seen before the diagonal; -1: all.
   std::int64_t right = -1;                 ///< Keys seen after the diagonal; -1: all; 0: causal.

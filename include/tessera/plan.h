@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// The sizes of a problem, when there are no tensors yet. Tensors are taken as contiguous.
+/// The sizes of a problem, when there are no tensors yet. Each is at most 2^32. Tensors are taken as contiguous.
 struct Shapes {
   std::int64_t batch = 1;     ///< Batch entries, or packed sequences if the mask has lengths.
   std::int64_t q_length = 0;  ///< Queries (of the longest sequence).

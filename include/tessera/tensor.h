@@ -64,14 +64,14 @@ using Extents = std::array<std::int64_t, 4>;
 /// | lse, grad_lse                             | batch, heads, sequence, 1                               |
 /// | bias, grad_bias                           | batch or 1, heads or 1, query sequence or 1, key sequence |
 ///
-/// Strides count elements and may be anything (also zero or negative, for inputs) except along the last
-/// dimension, which must be contiguous (stride 1, whatever its size-1 stride says). An output may not
-/// address one element twice. A tensor with a size of 0 holds nothing: its pointer may be null, its strides
-/// anything. A default-constructed Tensor means "not given".
+/// Strides count elements and may be anything (also zero or negative, for inputs) except along the last dimension, which
+/// must be contiguous (stride 1, whatever its size-1 stride says). An output may not address one element twice; a layout
+/// that takes too long to decide counts as one that does. A tensor with a size of 0 holds nothing: its pointer may be
+/// null, its strides anything. A default-constructed Tensor means "not given".
 struct Tensor {
   void* data = nullptr;           ///< The first element; aligned to the size of one element.
   DType dtype = DType::fp32;      ///< The type of the elements.
-  Extents shape{};                ///< Sizes, outermost first.
+  Extents shape{};                ///< Sizes, outermost first; each at most 2^32, their product below 2^59.
   Extents strides{};              ///< Distances in elements, outermost first.
   Device device = Device::cpu();  ///< Where `data` lives.
   bool read_only = false;         ///< True when made from a pointer to const: refused as an output.

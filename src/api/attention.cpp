@@ -24,6 +24,8 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
     Executor& executor = api::executor_of(execution);
     const registry::Configuration configuration =
         kernel.configure(problem, api::workers_of(execution, executor));
+    if (execution.workspace.data != nullptr) api::check_workspace(execution.workspace, problem, tensors);
+    if (api::writes_nothing(problem)) return;
     // Planned with the mask on the host; the kernel reads its copy on the device.
     if (problem.blocks && problem.device.type == DeviceType::cuda) {
       problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);

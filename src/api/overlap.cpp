@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <numeric>
+#include <utility>
 
 namespace tessera::api {
 namespace {
@@ -39,7 +41,7 @@ struct Terms {
   }
 
   // Whether `target` is between the least and the largest sum: seldom, for tensors that have nothing in common.
-  [[nodiscard]] bool reach(std::int64_t target) const {
+  [[nodiscard]] bool span(std::int64_t target) const {
     std::int64_t low = 0, high = 0;
     auto add = [](std::int64_t& sum, std::int64_t stride, std::int64_t times) {
       std::int64_t product = 0;
@@ -52,10 +54,36 @@ struct Terms {
   }
 };
 
+__extension__ using Wide = __int128;
+
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return a / b - (a % b != 0 && a < 0 ? 1 : 0); }
 
-// Is there a choice of multiples with sum == target? Largest strides first: what the smaller ones can reach
-// then leaves few candidates, one or two per level for any layout that a program would use.
+// b with a * b == 1 modulo m, where a and m have no common divisor.
+std::int64_t inverse_modulo(std::int64_t a, std::int64_t m) {
+  std::int64_t r = m, next_r = a % m, inverse = 0, next = 1;
+  while (next_r != 0) {
+    const std::int64_t quotient = r / next_r;
+    std::swap(r -= quotient * next_r, next_r);
+    std::swap(inverse -= quotient * next, next);
+  }
+  return inverse < 0 ? inverse + m : inverse;
+}
+
+// Is there an x from `first` to `last` for which target - x * stride is a multiple of `divisor`?
+bool divisible(std::int64_t target, std::int64_t stride, std::int64_t divisor, std::int64_t first,
+               std::int64_t last) {
+  const std::int64_t common = std::gcd(stride, divisor), step = divisor / common;
+  if (first > last || target % common != 0) return false;
+  if (step == 1) return true;
+  auto residue = [step](std::int64_t x) { return (x % step + step) % step; };
+  const auto wanted = static_cast<std::int64_t>(static_cast<Wide>(residue(target / common)) *
+                                                inverse_modulo(stride / common, step) % step);
+  return residue(wanted - residue(first)) <= last - first;
+}
+
+// Is there a choice of multiples, of the terms from `at` on, with sum == target? Largest strides first: what the smaller
+// ones can reach then leaves few candidates, one or two per level for any layout that a program would use. The last two
+// levels are decided by arithmetic.
 bool reachable(const Terms& terms, int at, std::int64_t target, int& budget) {
   if (at == terms.count) return target == 0;
   if (--budget < 0) return true;
@@ -67,10 +95,39 @@ bool reachable(const Terms& terms, int at, std::int64_t target, int& budget) {
   const Term& term = terms.term[at];
   const std::int64_t first = std::max(term.low, -floor_divide(-(target - rest_high), term.stride));
   const std::int64_t last = std::min(term.high, floor_divide(target - rest_low, term.stride));
+  if (at + 2 == terms.count) return divisible(target, term.stride, terms.term[at + 1].stride, first, last);
   for (std::int64_t x = first; x <= last; ++x) {
     if (reachable(terms, at + 1, target - x * term.stride, budget)) return true;
   }
   return false;
+}
+
+// How many sums of smaller terms the search tries before it gives up: a millisecond.
+constexpr int kBudget = 100'000;
+
+bool larger_stride(const Term& x, const Term& y) { return x.stride > y.stride; }
+
+// Whether some choice of multiples has the sum `target`.
+bool reach(Terms& terms, std::int64_t target) {
+  if (!terms.span(target)) return false;
+  std::sort(terms.term.begin(), terms.term.begin() + terms.count, larger_stride);
+  int budget = kBudget;
+  return reachable(terms, 0, target, budget);
+}
+
+// Every byte of every element, counted from the tensor's first byte.
+void add_elements(Terms& terms, const Tensor& tensor) {
+  const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
+  for (int i = 0; i < 4; ++i) {
+    // The stride of a size of 1 means nothing: it may be anything, also a number whose bytes do not fit.
+    if (tensor.shape[i] > 1) terms.add((i == 3 ? 1 : tensor.strides[i]) * size, 0, tensor.shape[i] - 1);
+  }
+  terms.add(1, 0, size - 1);
+}
+
+std::int64_t distance(const void* from, const void* to) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to) -
+                                   reinterpret_cast<std::uintptr_t>(from));
 }
 
 bool holds_nothing(const Tensor& tensor) {
@@ -82,40 +139,53 @@ bool holds_nothing(const Tensor& tensor) {
 bool overlap(const Tensor& a, const Tensor& b) {
   if (holds_nothing(a) || holds_nothing(b) || a.device != b.device) return false;
   if (a.data == nullptr || b.data == nullptr) return false;
-  const auto size_a = static_cast<std::int64_t>(size_of(a.dtype));
-  const auto size_b = static_cast<std::int64_t>(size_of(b.dtype));
   Terms terms;
+  add_elements(terms, a);
+  const auto size_b = static_cast<std::int64_t>(size_of(b.dtype));
   for (int i = 0; i < 4; ++i) {
-    // The stride of a size of 1 means nothing: it may be anything, also a number whose bytes do not fit.
-    if (a.shape[i] > 1) terms.add((i == 3 ? 1 : a.strides[i]) * size_a, 0, a.shape[i] - 1);
     if (b.shape[i] > 1) terms.add((i == 3 ? 1 : b.strides[i]) * size_b, -(b.shape[i] - 1), 0);
   }
-  terms.add(1, -(size_b - 1), size_a - 1);  // any byte of one element against any byte of the other
-  const auto distance = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(b.data) -
-                                                  reinterpret_cast<std::uintptr_t>(a.data));
-  if (!terms.reach(distance)) return false;
-  std::sort(terms.term.begin(), terms.term.begin() + terms.count,
-            [](const Term& x, const Term& y) { return x.stride > y.stride; });
-  int budget = 100'000;
-  return reachable(terms, 0, distance, budget);
+  terms.add(1, -(size_b - 1), 0);
+  return reach(terms, distance(a.data, b.data));
+}
+
+bool overlap(const Tensor& tensor, const void* memory, std::size_t bytes) {
+  if (holds_nothing(tensor) || tensor.data == nullptr || bytes == 0) return false;
+  // More than there are addresses is no different from all that follow.
+  constexpr std::size_t kAll = std::size_t{1} << 60;
+  Terms terms;
+  add_elements(terms, tensor);
+  terms.add(1, -static_cast<std::int64_t>(std::min(bytes, kAll) - 1), 0);
+  return reach(terms, distance(tensor.data, memory));
 }
 
 bool addresses_twice(const Tensor& tensor) {
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> dimensions;  // stride, size
+  if (holds_nothing(tensor)) return false;  // strides of a tensor without elements may be anything
+  std::array<Term, 4> dimensions{};
   int count = 0;
-  // Strides of a tensor without elements may be anything.
-  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return false;
   for (int i = 0; i < 4; ++i) {
-    if (tensor.shape[i] > 1) {
-      dimensions[count++] = {i == 3 ? 1 : std::abs(tensor.strides[i]), tensor.shape[i]};
-    }
+    const std::int64_t most = tensor.shape[i] - 1;
+    if (most > 0) dimensions[count++] = {i == 3 ? 1 : std::abs(tensor.strides[i]), -most, most};
   }
-  std::sort(dimensions.begin(), dimensions.begin() + count);
-  std::int64_t reach = 0;  // the largest offset that the smaller strides make
-  for (int i = 0; i < count; ++i) {
-    const auto [stride, size] = dimensions[i];
-    if (stride <= reach) return true;
-    reach += stride * (size - 1);
+  std::sort(dimensions.begin(), dimensions.begin() + count, larger_stride);
+  if (count > 0 && dimensions[count - 1].stride == 0) return true;
+  // Nested dimensions, as nearly every tensor has them: each stride is beyond what the smaller ones reach.
+  std::int64_t reach = 0;
+  bool nested = true;
+  for (int i = count - 1; i >= 0; --i) {
+    nested = nested && dimensions[i].stride > reach;
+    reach += dimensions[i].stride * dimensions[i].high;
+  }
+  if (nested) return false;
+  // Two indices address the same element when their difference, which is not 0, addresses offset 0. Its first dimension
+  // that is not 0 may be taken as positive.
+  int budget = kBudget;
+  for (int first = 0; first < count; ++first) {
+    Terms difference;
+    difference.count = count - first;
+    std::copy(dimensions.begin() + first, dimensions.begin() + count, difference.term.begin());
+    difference.term[0].low = 1;
+    if (reachable(difference, 0, 0, budget)) return true;
   }
   return false;
 }

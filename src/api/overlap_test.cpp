@@ -90,22 +90,66 @@ TEST(Overlap, NothingOverlapsEmptyTensors) {
   EXPECT_FALSE(overlap(empty, full));
 }
 
-TEST(Overlap, AddressesTwiceNeverMissesARepeatedElement) {
-  std::mt19937 random(2);
+// Workspace is a run of bytes that may begin and end anywhere.
+TEST(Overlap, WithMemoryAgreesWithMarkingEveryByte) {
+  std::mt19937 random(3);
   auto pick = [&](int low, int high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);
   };
   for (int round = 0; round < 2000; ++round) {
     Tensor t;
-    t.shape = {pick(1, 3), pick(1, 3), pick(1, 3), pick(1, 4)};
-    t.strides = {pick(-60, 60), pick(-30, 30), pick(-10, 10), 1};
+    t.dtype = static_cast<DType>(pick(0, 3));
+    t.shape = {pick(1, 3), pick(1, 4), pick(1, 3), pick(1, 5)};
+    t.strides = {pick(-40, 60), pick(-20, 40), pick(-8, 12), 1};
+    t.data = memory + (1 << 15);
+    const std::int64_t begin = (1 << 15) + pick(-500, 800), bytes = pick(0, 40);
+    bool expected = false;
+    for_each_element(t, [&](std::int64_t at) {
+      const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+      expected = expected || (at < begin + bytes && begin < at + size);
+    });
+    expected = expected && bytes > 0;
+    EXPECT_EQ(overlap(t, memory + begin, static_cast<std::size_t>(bytes)), expected) << "round " << round;
+  }
+  const Tensor t = tensor(static_cast<void*>(memory + 64), DType::fp32, {1, 2, 2, 4});
+  EXPECT_TRUE(overlap(t, memory, SIZE_MAX));
+}
+
+TEST(Overlap, AddressesTwiceAgreesWithMarkingEveryElement) {
+  std::mt19937 random(2);
+  auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  int interleaved = 0;  // neither repeated nor nested
+  for (int round = 0; round < 6000; ++round) {
+    Tensor t;
+    t.shape = {pick(1, 5), pick(1, 5), pick(1, 5), pick(1, 4)};
+    t.strides = {pick(-90, 90), pick(-50, 50), pick(-30, 30), 1};
     t.data = memory + (1 << 15);
     std::set<std::int64_t> seen;
     bool repeated = false;
     for_each_element(t, [&](std::int64_t at) { repeated = !seen.insert(at).second || repeated; });
-    EXPECT_TRUE(!repeated || addresses_twice(t)) << "round " << round;
+    EXPECT_EQ(addresses_twice(t), repeated) << "round " << round;
+    interleaved += !repeated && std::abs(t.strides[0]) < std::abs(t.strides[1]) * (t.shape[1] - 1) ? 1 : 0;
   }
-  EXPECT_FALSE(addresses_twice(tensor(static_cast<void*>(memory), DType::fp32, {2, 3, 4, 5})));
+  EXPECT_GT(interleaved, 100);
+}
+
+// Rows that lie between each other, as in a matrix read along both of its sides.
+TEST(Overlap, InterleavedDimensionsAddressNothingTwice) {
+  auto twice = [](const Extents& shape, const Extents& strides) {
+    return addresses_twice(tensor(static_cast<void*>(memory), DType::fp32, shape, strides));
+  };
+  EXPECT_FALSE(twice({1, 2, 3, 1}, {0, 3, 2, 1}));
+  EXPECT_FALSE(twice({1, 3, 3, 1}, {0, 3, 2, 1}));
+  EXPECT_TRUE(twice({1, 3, 4, 1}, {0, 3, 2, 1}));  // 2 * 3 == 3 * 2
+  EXPECT_TRUE(twice({1, 2, 2, 1}, {0, 3, 3, 1}));
+  EXPECT_TRUE(twice({1, 2, 2, 1}, {0, 3, -3, 1}));
+  EXPECT_TRUE(twice({2, 1, 1, 4}, {0, 9, 9, 1}));
+  EXPECT_FALSE(twice({2, 3, 4, 5}, {60, 20, 5, 1}));
+  constexpr std::int64_t kSize = 1 << 20;
+  EXPECT_FALSE(twice({1, kSize, kSize, 1}, {0, kSize + 1, kSize, 1}));
+  EXPECT_TRUE(twice({1, kSize, kSize + 1, 1}, {0, kSize, kSize - 1, 1}));
 }
 
 }  // namespace

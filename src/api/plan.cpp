@@ -41,7 +41,7 @@ Plan plan_problem(const core::Problem& problem, const Execution& execution) {
       .block_q = configuration.block_q,
       .block_k = configuration.block_k,
       .shared_memory_bytes = configuration.shared_memory_bytes,
-      .workspace_bytes = configuration.workspace_bytes,
+      .workspace_bytes = api::writes_nothing(problem) ? 0 : configuration.workspace_bytes,
       .details = kernel.details == nullptr ? std::string() : kernel.details(problem, configuration),
       .flops = cost.flops,
       .visible_pairs = cost.visible_pairs,

@@ -3,16 +3,12 @@
 #include <cstdint>
 
 #include "api/overlap.h"
+#include "core/checked.h"
 
 namespace tessera::api {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 48;
-
-bool holds_nothing(const Extents& shape) {
-  return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0;
-}
 
 // "q.shape[3] (head_dim)"
 std::string size_name(const Argument& argument, int dimension) {
@@ -21,15 +17,12 @@ std::string size_name(const Argument& argument, int dimension) {
 }
 
 // Products of sizes (tokens, bytes, elements) must fit a signed 64-bit number, also where strides of 0 keep the
-// memory small.
+// memory small, and where a size of 0 leaves no element: kernels multiply the others.
 void check_count(const Argument& argument) {
-  std::int64_t elements = 1;
-  for (const std::int64_t size : argument.tensor.shape) {
-    if (__builtin_mul_overflow(elements, size, &elements) || elements > (INT64_MAX >> 4)) {
-      refuse(argument.name, ".shape is ", describe(argument.tensor.shape),
-             "; it must have less than 2^59 elements");
-    }
-  }
+  const Extents& s = argument.tensor.shape;
+  if (core::product_below(kMostElements, {s[0], s[1], s[2], s[3]})) return;
+  refuse(argument.name, ".shape is ", describe(s), "; it must have less than 2^59 elements",
+         holds_nothing(s) ? ", sizes of 0 counted as 1" : "");
 }
 
 // Every element's byte offset from `data` must fit a signed 64-bit number, whichever way the strides point.
@@ -54,6 +47,10 @@ void check_span(const Argument& argument) {
 
 }  // namespace
 
+bool holds_nothing(const Extents& shape) {
+  return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0;
+}
+
 const char* dimension_name(TensorRole role, int dimension) {
   static constexpr const char* kNames[3][4] = {
       {"batch", "sequence", "heads", "head_dim"},
@@ -70,15 +67,7 @@ void check_tensor(const Argument& argument, Data data) {
     refuse(argument.name, ".dtype is ", static_cast<int>(tensor.dtype),
            "; it must be fp64, fp32, fp16 or bf16");
   }
-  if (tensor.device.type > DeviceType::cuda) {
-    refuse(argument.name, ".device.type is ", static_cast<int>(tensor.device.type),
-           "; it must be cpu or cuda");
-  }
-  if (tensor.device.index < 0 || (tensor.device.type == DeviceType::cpu && tensor.device.index != 0)) {
-    refuse(
-        argument.name, ".device.index is ", tensor.device.index,
-        tensor.device.type == DeviceType::cpu ? "; it must be 0 for the CPU" : "; it must not be negative");
-  }
+  check_known(tensor.device, argument.name, ".");
   for (int i = 0; i < 4; ++i) {
     if (tensor.shape[i] < 0 || tensor.shape[i] > kMaxSize) {
       refuse(size_name(argument, i), " is ", tensor.shape[i], "; it must be between 0 and 2^48");

@@ -14,6 +14,10 @@ namespace tessera::api {
 
 using core::refuse;
 
+inline constexpr std::int64_t kMaxHeadDim = 256;
+inline constexpr std::int64_t kMostElements = std::int64_t{1}
+                                              << 59;  // of a tensor: no count of bytes overflows
+
 // A tensor with the name of its argument and what its dimensions mean.
 struct Argument {
   const char* name;
@@ -21,8 +25,24 @@ struct Argument {
   TensorRole role;
 };
 
+// Whether a tensor of this shape has no element.
+bool holds_nothing(const Extents& shape);
+
 // What a dimension of a role is called, as in "heads".
 const char* dimension_name(TensorRole role, int dimension);
+
+// Is of a known type, with an index that such devices have; `owner` is what stands before "device" in messages.
+template <typename... Owner>
+void check_known(Device device, const Owner&... owner) {
+  if (device.type > DeviceType::cuda) {
+    refuse(owner..., "device.type is ", static_cast<int>(device.type), "; it must be cpu or cuda");
+  }
+  const bool cpu = device.type == DeviceType::cpu;
+  if (device.index < 0 || (cpu && device.index != 0)) {
+    refuse(owner..., "device.index is ", device.index,
+           cpu ? "; it must be 0 for the CPU" : "; it must not be negative");
+  }
+}
 
 // Is given, and is sound by itself: known type and device, sizes in range, last dimension contiguous, every
 // address within 63 bits, data present and aligned where `data` requires it.

@@ -7,6 +7,7 @@
 #include "api/overlap.h"
 #include "api/tensor_checks.h"
 #include "core/block_mask.h"
+#include "core/checked.h"
 #include "core/philox.h"
 #include "cuda/host/devices.h"
 
@@ -15,8 +16,12 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int64_t kFarAway = std::int64_t{1} << 48;      // no position lies beyond
-constexpr std::int64_t kMaxPosition = std::int64_t{1} << 32;  // dropout counts positions in 32 bits
+using core::kMaxPosition;
+
+constexpr std::int64_t kMaxDiagonal = std::int64_t{1} << 48;
+// A bound that hides nothing: wider than any diagonal, local or global, is away from any position.
+constexpr std::int64_t kHidesNothing = std::int64_t{1} << 50;
+static_assert(kHidesNothing > kMaxDiagonal + 3 * kMaxPosition);
 
 // Refuses a pointer that its type does not allow; null passes.
 template <typename T>
@@ -80,7 +85,7 @@ void take_band(const Mask& mask, Problem& p) {
     if (value < core::kUnbounded) {
       refuse("attention.mask.", name, " is ", value, "; it must be at least 0, or -1 for no bound");
     }
-    return std::min(value, kFarAway);
+    return std::min(value, kHidesNothing);
   };
   p.left = bound("left", mask.left);
   p.right = bound("right", mask.right);
@@ -90,7 +95,7 @@ void take_band(const Mask& mask, Problem& p) {
   p.align = mask.align;
   p.explicit_diagonal = mask.diagonal.has_value();
   p.diagonal = mask.diagonal.value_or(0);
-  if (p.diagonal < -kFarAway || p.diagonal > kFarAway) {
+  if (p.diagonal < -kMaxDiagonal || p.diagonal > kMaxDiagonal) {
     refuse("attention.mask.diagonal is ", p.diagonal, "; it must be between -2^48 and 2^48");
   }
 }
@@ -192,22 +197,31 @@ void take_lengths(const Mask& mask, const Argument& q, const Argument& k, Data d
 
 // ---- the tensors ---------------------------------------------------------------------------------------
 
-// batch * sequence, where batch * sequence * heads still fits 63 bits (strides of 0 allow any sizes).
-std::int64_t count_tokens(const Argument& argument) {
-  std::int64_t tokens = 0, rows = 0;
-  const Extents& shape = argument.tensor.shape;
-  if (__builtin_mul_overflow(shape[0], shape[1], &tokens) ||
-      __builtin_mul_overflow(tokens, shape[2], &rows)) {
-    refuse(argument.name, ".shape is ", describe(shape), "; batch * sequence * heads must fit in 63 bits");
+// What kernels count: positions, heads and sequences in 32 bits, rows of all heads in 59. In a plain batch the
+// elements of q and k have bounded the rows; packed sequences are as many times the longest one.
+void check_sizes(const Problem& p) {
+  const std::pair<const char*, std::int64_t> counts[] = {
+      {p.packed ? "attention.mask.lengths.count" : "q.shape[0] (batch)", p.batch},
+      {p.packed ? "attention.mask.lengths.max_q" : "q.shape[1] (sequence)", p.q_length},
+      {p.packed ? "attention.mask.lengths.max_k" : "k.shape[1] (sequence)", p.k_length},
+      {"q.shape[2] (heads)", p.q_heads}};
+  for (const auto& [name, value] : counts) {
+    if (value > kMaxPosition) refuse(name, " is ", value, "; it must be at most 2^32");
   }
-  return tokens;
+  if (!p.packed) return;
+  for (const auto& [heads, length] : {std::pair{p.q_heads, p.q_length}, std::pair{p.kv_heads, p.k_length}}) {
+    if (!core::product_below(kMostElements, {p.batch, heads, length})) {
+      refuse("attention.mask.lengths.count is ", p.batch, "; with ", heads, " heads and ", length,
+             " rows in the longest sequence it must give less than 2^59 rows");
+    }
+  }
 }
 
 // A machine without any GPU is the registry's matter: it says what each kernel lacks.
-void check_gpu(Device device) {
+void check_gpu(const char* name, Device device) {
   if (device.type != DeviceType::cuda || cuda::unusable(device.index).empty()) return;
   if (const int count = cuda::device_count(); count > 0 && device.index >= count) {
-    refuse("q.device is ", describe(device), "; this machine has ", count, count == 1 ? " GPU" : " GPUs",
+    refuse(name, " is ", describe(device), "; this machine has ", count, count == 1 ? " GPU" : " GPUs",
            ", counted from cuda:0");
   }
 }
@@ -218,7 +232,7 @@ void take_inputs(const Attention& attention, const Argument& q, const Argument& 
   for (const Argument& argument : {q, k, v}) check_tensor(argument, data);
   p.dtype = q.tensor.dtype;
   p.device = q.tensor.device;
-  check_gpu(p.device);
+  check_gpu("q.device", p.device);
   for (const Argument& argument : {k, v}) {
     check_dtype(argument, p.dtype, "as q");
     check_device(argument, p.device);
@@ -232,8 +246,8 @@ void take_inputs(const Attention& attention, const Argument& q, const Argument& 
   p.k_length = k.tensor.shape[1];
   p.q_heads = q.tensor.shape[2];
   p.kv_heads = k.tensor.shape[2];
-  p.q_tokens = count_tokens(q);
-  p.k_tokens = count_tokens(k);
+  p.q_tokens = p.batch * p.q_length;  // fits: check_tensor bounds the elements
+  p.k_tokens = p.batch * p.k_length;
   p.qk_dim = q.tensor.shape[3];
   p.v_dim = v.tensor.shape[3];
   if (p.q_heads % p.kv_heads != 0) {
@@ -243,9 +257,14 @@ void take_inputs(const Attention& attention, const Argument& q, const Argument& 
   p.k = view_of(k);
   p.v = view_of(v);
   take_lengths(attention.mask, q, k, data, p);
+  check_sizes(p);
   take_band(attention.mask, p);
   take_blocks(attention.mask, p);
   take_options(attention, p);
+  if (p.alibi_slopes != nullptr && !core::product_below(kMostElements, {p.batch, p.alibi_batch_stride})) {
+    refuse("attention.alibi.batch_stride is ", p.alibi_batch_stride, "; for ", p.batch,
+           " batch entries there must be less than 2^59 slopes");
+  }
 }
 
 void take_bias(const Argument& bias, Data data, Problem& p) {
@@ -323,6 +342,76 @@ void check_outputs(std::initializer_list<Argument> inputs, std::initializer_list
   }
 }
 
+// ---- sizes without tensors -----------------------------------------------------------------------------
+
+// Everything about sizes that the tensors made for them could be refused for, under the names that the caller knows.
+void check_shapes(const Attention& attention, const Shapes& shapes) {
+  struct Size {
+    const char* name;
+    std::int64_t value, least, most;
+  };
+  const std::int64_t count = attention.mask.lengths.count;
+  for (const Size& size : {Size{"shapes.batch", shapes.batch, 0, kMaxPosition},
+                           {"shapes.q_length", shapes.q_length, 0, kMaxPosition},
+                           {"shapes.k_length", shapes.k_length, 0, kMaxPosition},
+                           {"shapes.q_heads", shapes.q_heads, 1, kMaxPosition},
+                           {"shapes.kv_heads", shapes.kv_heads, 0, kMaxPosition},
+                           {"shapes.qk_dim", shapes.qk_dim, 1, kMaxHeadDim},
+                           {"shapes.v_dim", shapes.v_dim, 0, kMaxHeadDim},
+                           {"attention.mask.lengths.count", count, 0, kMaxPosition - 1}}) {
+    if (size.value >= size.least && size.value <= size.most) continue;
+    refuse(size.name, " is ", size.value, "; it must be between ", size.least, " and ",
+           size.most >= kMaxPosition       ? "2^32"
+           : size.most == kMaxPosition - 1 ? "2^32 - 1"
+                                           : "256");
+  }
+  if (shapes.dtype > DType::bf16) {
+    refuse("shapes.dtype is ", static_cast<int>(shapes.dtype), "; it must be fp64, fp32, fp16 or bf16");
+  }
+  const std::int64_t kv_heads = shapes.kv_heads == 0 ? shapes.q_heads : shapes.kv_heads;
+  if (shapes.q_heads % kv_heads != 0) {
+    refuse("shapes.kv_heads is ", kv_heads, "; it must divide ", shapes.q_heads, ", shapes.q_heads");
+  }
+  const std::int64_t batch = count != 0 ? count : shapes.batch;
+  const std::int64_t dim = std::max(shapes.qk_dim, shapes.v_dim);
+  for (const auto& [length, heads] :
+       {std::pair{shapes.q_length, shapes.q_heads}, std::pair{shapes.k_length, kv_heads}}) {
+    if (core::product_below(kMostElements, {batch, length, heads, dim})) continue;
+    refuse(count != 0 ? "attention.mask.lengths.count is " : "shapes.batch is ", batch, "; with ", length,
+           " rows, ", heads, " heads and head_dim ", dim, " a tensor must have less than 2^59 elements");
+  }
+  if (shapes.bias && !core::product_below(kMostElements, {shapes.q_length, shapes.k_length})) {
+    refuse("shapes.bias is true; with ", shapes.q_length, " queries and ", shapes.k_length,
+           " keys it must have less than 2^59 elements");
+  }
+}
+
+// ---- lent workspace ------------------------------------------------------------------------------------
+
+// Memory that the call writes before it has read everything.
+template <typename Arguments>
+void check_lent(const Workspace& lent, const Problem& p, const Arguments& arguments) {
+  auto check = [&](const char* name, const Tensor& tensor) {
+    if (!tensor.given() || !overlap(tensor, lent.data, lent.bytes)) return;
+    refuse("execution.workspace overlaps ", name, " in memory (", lent.bytes, " bytes at ", lent.data,
+           ", and ", tensor.data, "); lend memory that holds nothing else");
+  };
+  for (const auto& [name, tensor] : arguments) check(name, *tensor);
+  auto check_array = [&](const char* name, const auto* data, std::int64_t count) {
+    if (data == nullptr) return;
+    const auto bytes = count * static_cast<std::int64_t>(sizeof(*data));
+    // As bf16: the type of two bytes each.
+    check(name, tensor(const_cast<void*>(static_cast<const void*>(data)), DType::bf16, {1, 1, 1, bytes / 2}));
+  };
+  check_array("attention.mask.lengths.q", p.cumulative_q, p.batch + 1);
+  check_array("attention.mask.lengths.k", p.cumulative_k, p.batch + 1);
+  const std::int64_t last_entry = std::max<std::int64_t>(p.batch - 1, 0) * p.alibi_batch_stride;
+  check_array("attention.alibi.slopes", p.alibi_slopes, last_entry + p.q_heads);
+  check_array("attention.dropout.state", p.dropout_state, 2);
+}
+
+using Named = std::pair<const char*, const Tensor*>;
+
 }  // namespace
 
 Problem make_problem(const Attention& attention, const ForwardTensors& tensors, Data data) {
@@ -373,11 +462,13 @@ Problem make_problem(const Attention& attention, const BackwardTensors& tensors,
     p.grad_lse = view_of(grad_lse);
   }
 
+  bool any = false;
   auto take_gradient = [&](const Argument& gradient, const Argument& of, core::View& view, bool& has) {
-    has = gradient.tensor.given();
-    if (!has) return;
+    if (!gradient.tensor.given()) return;
+    any = true;
     check_like(gradient, of, data);
     view = view_of(gradient);
+    has = !holds_nothing(gradient.tensor.shape);  // kernels then have nothing to walk over
   };
   take_gradient(grad_q, q, p.grad_q, p.has_grad_q);
   take_gradient(grad_k, k, p.grad_k, p.has_grad_k);
@@ -386,32 +477,52 @@ Problem make_problem(const Attention& attention, const BackwardTensors& tensors,
     refuse("grad_bias is given without bias; it must be left out, or bias be given");
   }
   take_gradient(grad_bias, bias, p.grad_bias, p.has_grad_bias);
-  if (!(p.has_grad_q || p.has_grad_k || p.has_grad_v || p.has_grad_bias)) {
+  if (!any) {
     refuse("no gradient is asked for; at least one of grad_q, grad_k, grad_v, grad_bias must be given");
   }
   check_outputs({q, k, v, bias, out, lse, grad_out, grad_lse}, {grad_q, grad_k, grad_v, grad_bias});
   return p;
 }
 
+void check_workspace(const Workspace& lent, const Problem& p, const ForwardTensors& t) {
+  check_lent(lent, p,
+             std::initializer_list<Named>{
+                 {"q", &t.q}, {"k", &t.k}, {"v", &t.v}, {"bias", &t.bias}, {"out", &t.out}, {"lse", &t.lse}});
+}
+
+void check_workspace(const Workspace& lent, const Problem& p, const BackwardTensors& t) {
+  check_lent(lent, p,
+             std::initializer_list<Named>{{"q", &t.q},
+                                          {"k", &t.k},
+                                          {"v", &t.v},
+                                          {"bias", &t.bias},
+                                          {"out", &t.out},
+                                          {"lse", &t.lse},
+                                          {"grad_out", &t.grad_out},
+                                          {"grad_lse", &t.grad_lse},
+                                          {"grad_q", &t.grad_q},
+                                          {"grad_k", &t.grad_k},
+                                          {"grad_v", &t.grad_v},
+                                          {"grad_bias", &t.grad_bias}});
+}
+
+bool writes_nothing(const Problem& p) {
+  if (p.direction == Direction::forward) return p.q_tokens == 0;
+  return !(p.has_grad_q || p.has_grad_k || p.has_grad_v || p.has_grad_bias);
+}
+
 ForwardTensors forward_tensors(const Attention& attention, const Shapes& shapes, Device device) {
+  check_known(device);
+  check_gpu("device", device);
+  check_shapes(attention, shapes);
   const std::int64_t kv_heads = shapes.kv_heads == 0 ? shapes.q_heads : shapes.kv_heads;
   const std::int64_t v_dim = shapes.v_dim == 0 ? shapes.qk_dim : shapes.v_dim;
-  const bool packed = attention.mask.lengths.count != 0;
-  const std::pair<const char*, std::int64_t> sizes[] = {
-      {"batch", shapes.batch}, {"q_length", shapes.q_length}, {"k_length", shapes.k_length}};
-  for (const auto& [name, value] : sizes) {
-    if (value < 0 || value > kFarAway) {
-      refuse("shapes.", name, " is ", value, "; it must be between 0 and 2^48");
-    }
-  }
   // Packed: as if every sequence were as long as the longest.
-  const std::int64_t batch = packed ? 1 : shapes.batch;
-  std::int64_t q_tokens = shapes.q_length, k_tokens = shapes.k_length;
   const std::int64_t count = attention.mask.lengths.count;
-  if (packed && (__builtin_mul_overflow(count, shapes.q_length, &q_tokens) ||
-                 __builtin_mul_overflow(count, shapes.k_length, &k_tokens))) {
-    refuse("attention.mask.lengths.count is ", count, "; the packed length must fit in 63 bits");
-  }
+  const bool packed = count != 0;
+  const std::int64_t batch = packed ? 1 : shapes.batch;
+  const std::int64_t q_tokens = packed ? count * shapes.q_length : shapes.q_length;
+  const std::int64_t k_tokens = packed ? count * shapes.k_length : shapes.k_length;
   auto make = [&](DType dtype, const Extents& shape) {
     return tensor(static_cast<void*>(nullptr), dtype, shape, device);
   };

@@ -116,9 +116,16 @@ namespace core {
 BlockView view(const BlockMask& mask) noexcept {
   if (mask.data() == nullptr) return {};
   const BlockMask::Data& data = *mask.data();
-  return {data.layout.block_q, data.layout.block_k,        data.q_blocks,
-          data.k_blocks,       data.layout.heads,          data.row_offsets.data(),
-          data.columns.data(), data.column_offsets.data(), data.rows.data()};
+  // A longer block holds every position as well; the ends of blocks then fit 63 bits.
+  return {std::min(data.layout.block_q, kMaxPosition),
+          std::min(data.layout.block_k, kMaxPosition),
+          data.q_blocks,
+          data.k_blocks,
+          data.layout.heads,
+          data.row_offsets.data(),
+          data.columns.data(),
+          data.column_offsets.data(),
+          data.rows.data()};
 }
 
 BlockGrid block_grid(const BlockLayout& layout) {

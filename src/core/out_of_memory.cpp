@@ -1,5 +1,7 @@
 #include "core/out_of_memory.h"
 
+#include "core/checked.h"
+
 namespace tessera::core {
 namespace {
 
@@ -14,5 +16,9 @@ const Error& prepared_error() {
 }  // namespace
 
 void throw_out_of_memory() { throw Error(prepared_error()); }
+
+void throw_workspace_too_large() {
+  fail(ErrorCode::out_of_memory, "the call needs more than 2^63 - 1 bytes of workspace; use smaller sizes");
+}
 
 }  // namespace tessera::core

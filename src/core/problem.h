@@ -44,6 +44,9 @@ struct BlockView {
   TESSERA_HD explicit operator bool() const { return row_offsets != nullptr; }
 };
 
+// Positions, heads and sequences are below this: dropout counts each of them in 32 bits.
+inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 32;
+
 struct Problem {
   Direction direction = Direction::forward;
   DType dtype = DType::fp32;

@@ -1,5 +1,6 @@
 #include "cpu/bias_gradient.h"
 
+#include "core/arena.h"
 #include "cpu/parallel.h"
 #include "cpu/simd/bias_gradient.h"
 
@@ -7,7 +8,7 @@ namespace tessera::cpu {
 
 std::size_t bias_gradient_bytes(const core::Problem& p, int workers) {
   if (!p.has_grad_bias) return 0;
-  return bias_gradient_engine(active_target())->worker_bytes(p) * static_cast<std::size_t>(workers);
+  return core::workspace_bytes(0, bias_gradient_engine(active_target())->worker_bytes(p), workers);
 }
 
 void bias_gradient(const core::Problem& p, int workers, const registry::Resources& resources) {

@@ -84,8 +84,11 @@ DecodePlan decode_plan(const core::Problem& p, int workers) {
 
 template <typename A>
 DecodePartials take_partials(Arena& arena, const core::Problem& p, const DecodePlan& plan) {
-  const std::int64_t rows = p.batch * p.kv_heads * plan.splits * plan.rows;
-  return {arena.take<A>(rows), arena.take<A>(rows), arena.take<A>(rows * plan.padded_v_dim)};
+  auto take = [&](std::int64_t columns) {
+    return arena.take<A>(p.batch, p.kv_heads, plan.splits, plan.rows, columns);
+  };
+  A *const maximum = take(1), *const sum = take(1);
+  return {maximum, sum, take(plan.padded_v_dim)};
 }
 
 DecodePartials take_partials(Arena& arena, const core::Problem& p, const DecodePlan& plan) {
@@ -117,7 +120,7 @@ registry::Configuration decode_configuration(const core::Problem& p, int workers
   return {.block_q = plan.rows,
           .block_k = plan.step_keys,
           .shared_memory_bytes = 0,
-          .workspace_bytes = arena.used() + engine.worker_bytes(p, plan) * static_cast<std::size_t>(useful),
+          .workspace_bytes = core::workspace_bytes(arena.used(), engine.worker_bytes(p, plan), useful),
           .workers = useful,
           // All readers of a key come while it is in the cache, however small that is: K and V count once.
           .fast_memory_bytes = std::numeric_limits<double>::infinity()};

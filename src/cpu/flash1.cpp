@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/arena.h"
 #include "core/text.h"
 #include "cpu/bias_gradient.h"
 #include "cpu/machine.h"
@@ -47,7 +48,7 @@ registry::Configuration flash1_forward_configuration(const core::Problem& p, int
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,
           .shared_memory_bytes = 0,
-          .workspace_bytes = engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful),
+          .workspace_bytes = core::workspace_bytes(0, engine->worker_bytes(p, plan), useful),
           .workers = useful,
           .fast_memory_bytes = static_cast<double>(caches().l2)};
 }
@@ -60,7 +61,7 @@ registry::Configuration flash1_backward_configuration(const core::Problem& p, in
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,
           .shared_memory_bytes = 0,
-          .workspace_bytes = std::max(engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful),
+          .workspace_bytes = std::max(core::workspace_bytes(0, engine->worker_bytes(p, plan), useful),
                                       bias_gradient_bytes(p, useful)),
           .workers = useful,
           .fast_memory_bytes = static_cast<double>(caches().l2)};

@@ -136,11 +136,8 @@ SplitSlots split_slots(Arena& arena, const core::Problem& p, const BackwardPlan&
     const core::Tile tiles = seeing_tiles(p, plan, split);
     slots.grad_q_tiles += tiles.end - tiles.begin;
   }
-  const auto bytes = [heads](std::int64_t tiles, std::size_t each) {
-    return heads * tiles * static_cast<std::int64_t>(each);
-  };
-  slots.queries = arena.take<std::byte>(bytes(slots.tiles, slots.query_bytes));
-  slots.grad_q = arena.take<std::byte>(bytes(slots.grad_q_tiles, slots.grad_q_bytes));
+  slots.queries = arena.take<std::byte>(heads, slots.tiles, slots.query_bytes);
+  slots.grad_q = arena.take<std::byte>(heads, slots.grad_q_tiles, slots.grad_q_bytes);
   return slots;
 }
 
@@ -155,7 +152,7 @@ registry::Configuration flash2_forward_configuration(const core::Problem& p, int
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,
           .shared_memory_bytes = 0,
-          .workspace_bytes = engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful),
+          .workspace_bytes = core::workspace_bytes(0, engine->worker_bytes(p, plan), useful),
           .workers = useful,
           .fast_memory_bytes = static_cast<double>(caches().l2)};
 }
@@ -201,7 +198,7 @@ registry::Configuration flash2_backward_configuration(const core::Problem& p, in
   const BackwardPlan plan = backward_plan(p, *engine, useful);
   Arena shared;
   split_slots(shared, p, plan, *engine);
-  std::size_t bytes = shared.used() + engine->worker_bytes(p, plan) * static_cast<std::size_t>(useful);
+  std::size_t bytes = core::workspace_bytes(shared.used(), engine->worker_bytes(p, plan), useful);
   bytes = std::max(bytes, bias_gradient_bytes(p, useful));
   return {.block_q = plan.tile_rows,
           .block_k = plan.block_k,

@@ -29,32 +29,23 @@ using core::Tile;
 
 constexpr std::int64_t kPanel = 256;
 
-// a * b, or the largest size there is: allocating that fails as it should.
-std::size_t saturating_product(std::size_t a, std::size_t b) {
-  std::size_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::size_t>::max() / 4 : product;
-}
-
-// The matrices of all heads; without softcap or in forward some are not there.
+// The matrices of all heads; without softcap or in forward some are empty.
 template <typename A>
 struct Matrices {
   A* p = nullptr;               // scores, then probabilities
   A* ds = nullptr;              // dP, then dS (backward)
   A* cap_derivative = nullptr;  // backward with softcap
-};
 
-std::size_t matrix_count(const core::Problem& p) {
-  if (p.direction == Direction::forward) return 1;
-  return p.softcap != 0 ? 3 : 2;
-}
-
-std::size_t matrix_bytes(const core::Problem& p) {
-  std::size_t bytes = size_of(accumulator_of(p.dtype));
-  for (const std::int64_t size : {p.batch, p.q_heads, p.q_length, p.k_length}) {
-    bytes = saturating_product(bytes, static_cast<std::size_t>(size));
+  Matrices(Arena& arena, const core::Problem& problem) {
+    const bool backward = problem.direction == Direction::backward;
+    auto take = [&](bool exists) {
+      return arena.take<A>(exists ? problem.batch : 0, problem.q_heads, problem.q_length, problem.k_length);
+    };
+    p = take(true);
+    ds = take(backward);
+    cap_derivative = take(backward && problem.softcap != 0);
   }
-  return std::min(bytes + 63, std::numeric_limits<std::size_t>::max() / 4) / 64 * 64;
-}
+};
 
 // Contiguous copies of what one task multiplies.
 template <typename A>
@@ -77,13 +68,17 @@ class Standard {
  public:
   Standard(const core::Problem& p, const registry::Configuration& configuration,
            const registry::Resources& resources)
-      : p_(p), configuration_(configuration), resources_(resources) {
-    const std::size_t bytes = matrix_bytes(p);
-    A** matrices[] = {&m_.p, &m_.ds, &m_.cap_derivative};
-    for (std::size_t i = 0; i < matrix_count(p); ++i) {
-      *matrices[i] = reinterpret_cast<A*>(resources.workspace + i * bytes);
-    }
-    worker_memory_ = resources.workspace + matrix_count(p) * bytes;
+      : p_(p),
+        configuration_(configuration),
+        resources_(resources),
+        shared_(resources.workspace),
+        m_(shared_, p),
+        worker_memory_(resources.workspace + shared_.used()) {}
+
+  static std::size_t matrix_bytes(const core::Problem& p) {
+    Arena arena;
+    Matrices<A>(arena, p);
+    return arena.used();
   }
 
   static std::size_t worker_bytes(const core::Problem& p) {
@@ -322,7 +317,8 @@ class Standard {
       const std::int64_t bias_row = owner % p_.bias_rows, rest = owner / p_.bias_rows;
       const std::int64_t bias_head = rest % p_.bias_heads, bias_batch = rest / p_.bias_heads;
       A sum[kPanel] = {};
-      for (std::int64_t b = bias_batch; b < p_.batch; b += p_.bias_batch) {
+      const std::int64_t batch = p_.q_length > 0 ? p_.batch : 0;  // heads without queries add nothing
+      for (std::int64_t b = bias_batch; b < batch; b += p_.bias_batch) {
         for (std::int64_t h = bias_head; h < p_.q_heads; h += p_.bias_heads) {
           const Head head(p_, b, h);
           const std::int64_t end = std::min(tile.end, head.s.k_length);
@@ -386,8 +382,9 @@ class Standard {
   const registry::Configuration& configuration_;
   const registry::Resources& resources_;
   const SoftmaxRows<A>& rows_ = softmax_rows_engine(active_target())->template rows<A>();
-  Matrices<A> m_{};
-  std::byte* worker_memory_ = nullptr;
+  Arena shared_;
+  Matrices<A> m_;
+  std::byte* worker_memory_;
 };
 
 }  // namespace
@@ -406,16 +403,16 @@ std::string standard_details(const core::Problem&, const registry::Configuration
 
 registry::Configuration standard_configuration(const core::Problem& p, int workers) {
   active_target();  // refuses an unknown TESSERA_TARGET here: running does not throw
-  const std::size_t scratch =
-      core::with_type(p.dtype, [&]<typename T>() { return Standard<T>::worker_bytes(p); });
   const std::int64_t panels = std::max(core::Tiling{p.q_length, kPanel}.count() * p.q_heads,
                                        core::Tiling{p.k_length, kPanel}.count() * p.kv_heads);
   const int useful = static_cast<int>(std::clamp<std::int64_t>(p.batch * panels, 1, workers));
+  const std::size_t bytes = core::with_type(p.dtype, [&]<typename T>() {
+    return core::workspace_bytes(Standard<T>::matrix_bytes(p), Standard<T>::worker_bytes(p), useful);
+  });
   return {.block_q = std::min(kPanel, p.q_length),
           .block_k = p.k_length,
           .shared_memory_bytes = 0,
-          .workspace_bytes = saturating_product(matrix_bytes(p), matrix_count(p)) +
-                             scratch * static_cast<std::size_t>(useful),
+          .workspace_bytes = bytes,
           .workers = useful,
           .fast_memory_bytes = static_cast<double>(caches().l2)};
 }

@@ -87,10 +87,10 @@ flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance
   const std::int64_t rows = p.batch * p.q_heads * p.q_length;
   flash1::Arguments a;
   a.problem = p;
-  a.sums = arena.take<float>(rows * instance.head_dim);
+  a.sums = arena.take<float>(rows, instance.head_dim);
   if (p.direction == Direction::forward) {
-    a.maxima = arena.take<float>(rows * instance.splits);
-    a.normalisers = arena.take<float>(rows * instance.splits);
+    a.maxima = arena.take<float>(rows, instance.splits);
+    a.normalisers = arena.take<float>(rows, instance.splits);
   } else {
     a.delta = arena.take<float>(rows);
   }

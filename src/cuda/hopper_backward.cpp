@@ -50,8 +50,8 @@ struct Workspace {
   Workspace(const BackwardConfig& c, const core::Problem& p, std::byte* memory) {
     const std::int64_t blocks = p.q_heads * flash2::QueryBlocks::count(p);
     Arena arena(memory);
-    statistics = arena.take<float>(blocks * 2 * flash2::kQueryBlock);
-    sums = arena.take<float>(blocks * flash2::kQueryBlock * c.head_dim);
+    statistics = arena.take<float>(blocks, 2 * flash2::kQueryBlock);
+    sums = arena.take<float>(blocks, flash2::kQueryBlock, c.head_dim);
     ticket = arena.take<std::uint32_t>(1);
     bytes = arena.used();
   }

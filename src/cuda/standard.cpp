@@ -85,26 +85,23 @@ struct Memory {
     const bool backward = p.direction == Direction::backward;
     const std::size_t element = size_of(p.dtype);
     m.row_stride = padded(p.k_length);
-    const auto elements = static_cast<std::size_t>(p.batch * p.q_heads * p.q_length) *
-                          static_cast<std::size_t>(m.row_stride);  // limits: rows are below 2^31
-    m.scores = static_cast<float*>(arena.take_bytes(elements, sizeof(float)));
-    m.probabilities = arena.take_bytes(elements, element);
+    const std::int64_t rows = p.batch * p.q_heads * p.q_length;
+    m.scores = arena.take<float>(rows, m.row_stride);
+    m.probabilities = arena.take<std::byte>(rows, m.row_stride, element);
     if (backward) {
-      m.gradients = arena.take_bytes(elements, element);
+      m.gradients = arena.take<std::byte>(rows, m.row_stride, element);
       if (p.softcap != 0 && (fusion == Fusion::separate || p.has_grad_bias)) {
-        m.derivatives = arena.take_bytes(elements, element);
+        m.derivatives = arena.take<std::byte>(rows, m.row_stride, element);
       }
-      m.delta = arena.take<float>(p.batch * p.q_heads * p.q_length);
+      m.delta = arena.take<float>(rows);
     }
-    auto count = [&](const TensorShape& s) {
-      return static_cast<std::size_t>(p.batch * s.heads * s.length * padded(s.columns));
-    };
+    auto count = [&](const TensorShape& s) { return p.batch * s.heads * s.length * padded(s.columns); };
     auto copy = [&](const core::View& view, const TensorShape& s) {
-      return in_place(p, view, s) ? nullptr : arena.take_bytes(count(s), element);
+      return in_place(p, view, s) ? nullptr : arena.take<std::byte>(count(s), element);
     };
     auto result = [&](const core::View& view, const TensorShape& s) -> void* {
-      if (sums_heads(p, s)) return arena.take_bytes(count(s), sizeof(float));
-      return in_place(p, view, s) ? nullptr : arena.take_bytes(count(s), element);
+      if (sums_heads(p, s)) return arena.take<std::byte>(count(s), sizeof(float));
+      return in_place(p, view, s) ? nullptr : arena.take<std::byte>(count(s), element);
     };
     q = copy(p.q, query_shape(p, p.qk_dim));
     k = copy(p.k, key_shape(p, p.qk_dim));
@@ -120,7 +117,7 @@ struct Memory {
     flag_count = p.batch * (p.kv_heads + (backward ? 2 * p.q_heads : 0));
     flags = arena.take<std::int32_t>(flag_count);
     cublas_bytes = cublas_workspace_bytes(device_limits(p.device.index).capability);
-    cublas = arena.take_bytes(cublas_bytes, 1);
+    cublas = arena.take_bytes(cublas_bytes);
   }
 };
 

@@ -25,7 +25,7 @@ registry::Configuration configuration(const core::Problem& p, std::int64_t heads
   return {.block_q = kBlockQ,
           .block_k = kBlockK,
           .shared_memory_bytes = 0,
-          .workspace_bytes = shared_bytes + bytes_per_worker * static_cast<std::size_t>(useful),
+          .workspace_bytes = core::workspace_bytes(shared_bytes, bytes_per_worker, useful),
           .workers = useful,
           .fast_memory_bytes = static_cast<double>(caches().l2)};
 }
@@ -146,7 +146,7 @@ struct BackwardMemory {
   A* grad_q;  // all rows of a group x d_qk
 
   BackwardMemory(Arena& arena, const core::Problem& p)
-      : tiles(arena, p), grad_q(arena.take<A>(p.kv_heads == 0 ? 0 : p.group() * p.q_length * p.qk_dim)) {}
+      : tiles(arena, p), grad_q(arena.take<A>(p.kv_heads == 0 ? 0 : p.group(), p.q_length, p.qk_dim)) {}
 };
 
 template <typename T>
@@ -201,7 +201,7 @@ std::size_t backward_bytes(const core::Problem& p) {
 template <typename T>
 std::size_t delta_bytes(const core::Problem& p) {
   Arena arena;
-  arena.take<Accumulator<T>>(p.q_tokens * p.q_heads);
+  arena.take<Accumulator<T>>(p.q_tokens, p.q_heads);
   return arena.used();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/arena.h"
 #include "cpu/machine.h"
 
 namespace tessera::cpu::portable {
@@ -44,7 +45,7 @@ registry::Configuration flash2_configuration(const core::Problem& p, int workers
   return {.block_q = kBlockQ,
           .block_k = kBlockK,
           .shared_memory_bytes = 0,
-          .workspace_bytes = shared_bytes + bytes_per_worker * static_cast<std::size_t>(useful),
+          .workspace_bytes = core::workspace_bytes(shared_bytes, bytes_per_worker, useful),
           .workers = useful,
           .fast_memory_bytes = static_cast<double>(caches().l2)};
 }

@@ -32,7 +32,7 @@ class Backward {
            const registry::Resources& resources)
       : p_(p), configuration_(configuration), resources_(resources) {
     Arena arena(resources.workspace);
-    delta_ = {arena.take<A>(p.q_tokens * p.q_heads)};
+    delta_ = {arena.take<A>(p.q_tokens, p.q_heads)};
     worker_memory_ = resources.workspace == nullptr ? nullptr : resources.workspace + arena.used();
   }
 
@@ -44,7 +44,7 @@ class Backward {
 
   static std::size_t shared_bytes(const core::Problem& p) {
     Arena arena;
-    arena.take<A>(p.q_tokens * p.q_heads);
+    arena.take<A>(p.q_tokens, p.q_heads);
     return arena.used();
   }
 
@@ -150,7 +150,8 @@ class Backward {
       const std::int64_t bias_head = owner % p_.bias_heads, bias_batch = owner / p_.bias_heads;
       const std::int64_t width = keys.end - keys.begin;
       std::fill_n(t.sum_first, (bias_rows.end - bias_rows.begin) * kBlockK, A{0});
-      for (std::int64_t b = bias_batch; b < p_.batch; b += p_.bias_batch) {
+      const std::int64_t batch = p_.q_length > 0 ? p_.batch : 0;  // heads without queries add nothing
+      for (std::int64_t b = bias_batch; b < batch; b += p_.bias_batch) {
         for (std::int64_t h = bias_head; h < p_.q_heads; h += p_.bias_heads) {
           add_bias_gradient(Head(p_, b, h), all_rows, bias_rows, keys, t);
         }

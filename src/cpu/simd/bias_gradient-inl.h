@@ -174,7 +174,8 @@ void bias_gradient_task(const core::Problem& p, std::int64_t task, std::byte* me
   const std::int64_t owner = task / columns / row_tiles;
   const std::int64_t bias_head = owner % p.bias_heads, bias_batch = owner / p.bias_heads;
   BiasTile<T> tile(p, tiling, tiling.rows[task / columns % row_tiles], tiling.keys[task % columns], scratch);
-  for (std::int64_t b = bias_batch; b < p.batch; b += p.bias_batch) {
+  const std::int64_t batch = p.q_length > 0 ? p.batch : 0;  // heads without queries add nothing
+  for (std::int64_t b = bias_batch; b < batch; b += p.bias_batch) {
     for (std::int64_t h = bias_head; h < p.q_heads; h += p.bias_heads) tile.add(Head(p, b, h));
   }
   tile.store(bias_batch, bias_head);

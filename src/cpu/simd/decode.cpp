@@ -44,8 +44,8 @@ struct DecodeScratch {
   A* alpha;  // per row: factor for what was accumulated before the step
 
   DecodeScratch(Arena& arena, const core::Problem& p, const DecodePlan& plan)
-      : q(arena.take<A>(p.kv_heads * plan.rows * Slots<A>(p.qk_dim).padded())),
-        s(arena.take<A>(plan.rows * plan.step_keys)),
+      : q(arena.take<A>(p.kv_heads, plan.rows, Slots<A>(p.qk_dim).padded())),
+        s(arena.take<A>(plan.rows, plan.step_keys)),
         alpha(arena.take<A>(plan.rows)) {}
 };
 

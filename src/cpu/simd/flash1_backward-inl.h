@@ -54,7 +54,7 @@ struct Flash1BackwardScratch {
         v(arena.take<A>(plan.block_k * p.v_dim)),
         grad_k(arena.take<A>(plan.block_k * whole_vectors<A>(p.qk_dim))),
         grad_v(arena.take<A>(plan.block_k * whole_vectors<A>(p.v_dim))),
-        grad_q(arena.take<A>(grad_q_size(p))) {}
+        grad_q(arena.take<A>(grad_q_heads(p), tiling(p, p.q_length).count(), grad_q_tile(p))) {}
 
   static core::Tiling tiling(const core::Problem& p, std::int64_t q_length) {
     return {q_length, gradient_tile_rows<A>(), p.blocks ? p.blocks.block_q : 0};
@@ -62,9 +62,8 @@ struct Flash1BackwardScratch {
 
   static std::int64_t grad_q_tile(const core::Problem& p) { return p.qk_dim * gradient_tile_rows<A>(); }
 
-  static std::int64_t grad_q_size(const core::Problem& p) {
-    if (!p.has_grad_q || p.kv_heads == 0) return 0;  // without heads there are no groups
-    return p.group() * tiling(p, p.q_length).count() * grad_q_tile(p);
+  static std::int64_t grad_q_heads(const core::Problem& p) {
+    return p.has_grad_q && p.kv_heads != 0 ? p.group() : 0;  // without heads there are no groups
   }
 };
 

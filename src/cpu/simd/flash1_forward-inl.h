@@ -51,7 +51,7 @@ struct Flash1ForwardScratch {
       : tile(arena, p, plan.block_k),
         k(arena.take<A>(plan.block_k * p.qk_dim)),
         v(arena.take<A>(plan.block_k * p.v_dim)),
-        state(arena.take<std::byte>(tiling(p, p.q_length).count() * state_bytes(p))) {}
+        state(arena.take<std::byte>(tiling(p, p.q_length).count(), state_bytes(p))) {}
 
   static core::Tiling tiling(const core::Problem& p, std::int64_t q_length) {
     return {q_length, query_rows<A>(), p.blocks ? p.blocks.block_q : 0};
