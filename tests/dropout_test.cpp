@@ -68,6 +68,9 @@ std::vector<int> kept_in_backward(const Case& problem) {
   return kept;
 }
 
+// A probability in whole steps of 2^-15, by the words of the header: not by the library's function.
+double steps_of(double probability) { return std::floor(probability * 32768 + 0.5); }
+
 std::vector<int> kept_by_definition(const Case& problem) {
   const Dropout& dropout = problem.attention.dropout;
   const Origin& origin = problem.attention.origin;
@@ -81,7 +84,7 @@ std::vector<int> kept_by_definition(const Case& problem) {
       for (std::int64_t i = 0; i < kSize; ++i) {
         for (std::int64_t j = 0; j < kSize; ++j) {
           kept.push_back(core::dropout_bits(stream, origin.row + i, origin.column + j) >=
-                         core::dropout_threshold(dropout.probability));
+                         steps_of(dropout.probability));
         }
       }
     }
@@ -116,8 +119,7 @@ TEST(Dropout, IsAsRandomAsItSays) {
     tessera::forward(problem.attention, problem.forward);
     const std::vector<int> kept = kept_in_forward(problem);
     const auto total = static_cast<double>(kept.size());
-    // Probabilities come in steps of 2^-15.
-    const double keep = 1 - core::dropout_threshold(probability) / 32768.0;
+    const double keep = 1 - steps_of(probability) / 32768;
     double sum = 0;
     for (const int bit : kept) sum += bit;
     EXPECT_NEAR(sum / total, keep, 4 * std::sqrt(keep * (1 - keep) / total)) << "p = " << probability;
@@ -131,6 +133,40 @@ TEST(Dropout, IsAsRandomAsItSays) {
       correlation /= pairs * keep * (1 - keep);
       EXPECT_NEAR(correlation, 0, 4 / std::sqrt(pairs)) << "p = " << probability << ", distance " << distance;
     }
+  }
+}
+
+// What is kept is scaled by the inverse of the rate at which it is kept, in every kernel, type and direction: also where
+// a step of 2^-15 is most of the difference between the probability and 0 or 1.
+TEST(Dropout, KeepsTheMeanNearBothEnds) {
+  for (const double probability : {2e-5, 0.001, 0.9, 0.999, 0.9999, 0.99996}) {
+    const double factor = 32768 / (32768 - steps_of(probability));
+    for (const DType dtype : kDTypes) {
+      Case problem = mask_case({.dtype = dtype, .dropout = probability});
+      for (const std::string& kernel : cpu_kernels()) {
+        SCOPED_TRACE(std::string(name(dtype)) + ' ' + kernel + ", p = " + std::to_string(probability));
+        problem.poison();
+        run(problem, kernel);
+        const double tolerance = 16 * reference::epsilon(dtype) * factor;
+        for (const Tensor& result : {problem.forward.out, problem.backward.grad_v}) {
+          for (const double x : reference::values(result)) {
+            ASSERT_TRUE(x == 0 || std::abs(x * kSize - factor) <= tolerance) << x * kSize;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Dropout, KeepRateNearBothEnds) {
+  for (const double probability : {0.0002, 0.002, 0.998, 0.9998}) {
+    Case problem = mask_case({.batch = 8, .dropout = probability});
+    tessera::forward(problem.attention, problem.forward);
+    const std::vector<int> kept = kept_in_forward(problem);
+    const double keep = 1 - steps_of(probability) / 32768, total = static_cast<double>(kept.size());
+    double sum = 0;
+    for (const int bit : kept) sum += bit;
+    EXPECT_NEAR(sum / total, keep, 4 * std::sqrt(keep * (1 - keep) / total)) << "p = " << probability;
   }
 }
 

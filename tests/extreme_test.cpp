@@ -174,6 +174,87 @@ TEST_P(ExtremeTest, LongUniformRows) {
               dtype() == DType::fp64 ? 1e-11 : 1e-5);
 }
 
+// Scale and softcap at both ends of what is accepted. Backward is left out where scores of 2^100 have an LSE whose rounding
+// is beyond any exponent, and where the gradients are below fp16's smallest number.
+TEST_P(ExtremeTest, ScaleAndSoftcapAtTheEndsOfTheirRange) {
+  const bool fp64 = dtype() == DType::fp64;
+  const double least = fp64 ? 0x1p-1000 : 0x1p-100, most = 1 / least;
+  struct Factors {
+    double scale, softcap;
+  };
+  for (const auto& [scale, softcap] :
+       {Factors{least, 0}, Factors{-least, 0}, Factors{most, 0}, Factors{-most, 0}, Factors{0, 0},
+        Factors{0, most}, Factors{0, least}, Factors{0.25, least}, Factors{0.25, most / 4},
+        Factors{least, least}, Factors{most, most}}) {
+    for (const std::int64_t right : {-1, 0}) {
+      Case problem({.dtype = dtype(),
+                    .q_length = 20,
+                    .k_length = 33,
+                    .right = right,
+                    .softcap = softcap,
+                    .grad_lse = true,
+                    .scale = scale});
+      SCOPED_TRACE(describe(problem.spec()));
+      const bool too_small = dtype() == DType::fp16 && std::abs(scale) == least;
+      if (std::abs(scale) <= 1 && !too_small) {
+        expect_right(problem);
+        continue;
+      }
+      const ForceKernel forced(kernel());
+      tessera::forward(problem.attention, problem.forward);
+      for (const Tensor& t : {problem.forward.out, problem.forward.lse}) {
+        for (const double x : reference::values(t)) ASSERT_TRUE(std::isfinite(x));
+      }
+    }
+  }
+}
+
+// Values as large as the header allows: what a row sees of them adds up to no more than the accumulator holds.
+TEST_P(ExtremeTest, ValuesUpToTheirRange) {
+  constexpr std::int64_t kCount = 64;
+  const double largest = dtype() == DType::fp64   ? std::numeric_limits<double>::max()
+                         : dtype() == DType::fp16 ? 65504.0 * kCount
+                                                  : std::numeric_limits<float>::max();
+  const double value = largest / kCount * 0.99;
+  Case problem({.dtype = dtype(), .q_length = 20, .k_length = kCount});
+  fill_tensor(problem.forward.q, 0);
+  fill_tensor(problem.forward.v, value);
+  std::vector<std::string> kernels{kernel()};
+  if (obstacle("cpu.decode").empty()) kernels.emplace_back("cpu.decode");
+  for (const std::string& each : kernels) {
+    const ForceKernel forced(each);
+    problem.poison();
+    tessera::forward(problem.attention, problem.forward);
+    const double stored = read(problem.forward.v, 0, 0, 0, 0);
+    for (const double x : reference::values(problem.forward.out)) {
+      ASSERT_NEAR(x, stored, kCount * reference::epsilon(dtype()) * stored) << each;
+    }
+  }
+}
+
+// ALiBi as far from its diagonal as is accepted, in both directions.
+TEST_P(ExtremeTest, AlibiFarFromItsDiagonal) {
+  for (const std::int64_t diagonal : {(std::int64_t{1} << 29) - 1, 1 - (std::int64_t{1} << 29)}) {
+    Case problem({.dtype = dtype(), .q_length = 20, .k_length = 33, .diagonal = diagonal, .alibi = true});
+    expect_right(problem);
+  }
+}
+
+// Without ALiBi a diagonal, and the positions of a shard, may lie anywhere.
+TEST_P(ExtremeTest, PositionsFarAway) {
+  Case here({.dtype = dtype(), .q_length = 20, .k_length = 33, .right = 0, .diagonal = 3});
+  Case far({.dtype = dtype(),
+            .q_length = 20,
+            .k_length = 33,
+            .right = 0,
+            .diagonal = 3 - (std::int64_t{1} << 31),
+            .origin = {.row = std::int64_t{1} << 31, .column = 0}});
+  run(here, kernel());
+  run(far, kernel());
+  EXPECT_EQ(first_difference(here.forward, far.forward), "");
+  EXPECT_EQ(first_difference(here.backward, far.backward), "");
+}
+
 // ---- one NaN or infinity ---------------------------------------------------------------------------------
 
 // Elements of rows for which `reached` is false must be as in the clean result. Not bit by bit: a kernel may
@@ -399,6 +480,107 @@ TEST_P(PoisonOnTargets, ReachesOnlyWhatSeesIt) {
         if (HasFatalFailure()) return;
       }
     }
+  }
+}
+
+// Keys that a bias hides: like a band, in stripes of keys, and scattered, so that no tile is left out.
+struct HiddenByBias {
+  const char* name;
+  bool (*sees)(std::int64_t row, std::int64_t key);
+};
+
+constexpr HiddenByBias kHiddenByBias[] = {
+    {"causal", [](std::int64_t row, std::int64_t key) { return key <= row + 20; }},
+    {"stripes", [](std::int64_t, std::int64_t key) { return key % 50 < 30 && key != 150; }},
+    {"scattered", [](std::int64_t row, std::int64_t key) { return (7 * row + 3 * key) % 5 != 0; }},
+};
+
+TEST_P(PoisonOnTargets, ABiasOfMinusInfinityHidesLikeAMask) {
+  const auto& [dtype, target] = GetParam();
+  const cpu::Target used = target_for(target, dtype);
+  if (used != target) GTEST_SKIP() << "runs as " << name(used);
+  const ForcedTarget forced(name(target));
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const int patterns = scaled(2, 1, "patterns of hidden keys:");
+  for (int turn = 0; turn < patterns; ++turn) {
+    const int pattern = (turn + static_cast<int>(dtype) + static_cast<int>(target)) % 3;  // others elsewhere
+    const auto& [pattern_name, sees] = kHiddenByBias[pattern];
+    CaseSpec spec{.dtype = dtype,
+                  .batch = 2,
+                  .q_length = kQueries,
+                  .k_length = kKeys,
+                  .q_heads = 4,
+                  .kv_heads = 2,
+                  .qk_dim = 32,
+                  .v_dim = 32,
+                  .bias = BiasKind::per_head,
+                  .softcap = pattern == 1 ? 20.0 : 0.0,
+                  .dropout = pattern == 2 ? 0.1 : 0.0};
+    Case clean(spec), poisoned(spec);
+    for (const Case* problem : {&clean, &poisoned}) {
+      for (std::int64_t row = 0; row < kQueries; ++row) {
+        for (std::int64_t key = 0; key < kKeys; ++key) {
+          for (std::int64_t h = 0; h < 4 && !sees(row, key); ++h) {
+            reference::write(problem->forward.bias, 0, h, row, key, -kInfinity);
+          }
+        }
+      }
+    }
+    for (const std::string& kernel : cpu_kernels()) {
+      run(clean, kernel);
+      for (const auto& [operand, tensor] : {std::pair<std::string, Tensor>{"q", poisoned.forward.q},
+                                            {"k", poisoned.forward.k},
+                                            {"v", poisoned.forward.v},
+                                            {"grad_out", poisoned.backward.grad_out}}) {
+        const bool in_keys = operand == "k" || operand == "v";
+        for (const double value : {kNaN, kInfinity}) {
+          const std::int64_t at = in_keys ? 150 : 5, head = in_keys ? 1 : 2;
+          SCOPED_TRACE(kernel + ", " + pattern_name + (std::isnan(value) ? ", NaN" : ", infinity") + " in " +
+                       operand);
+          const double before = read(tensor, 1, at, head, 3);
+          reference::write(tensor, 1, at, head, 3, value);
+          poisoned.poison();
+          run(poisoned, kernel);
+          reference::write(tensor, 1, at, head, 3, before);
+          expect_contained(operand, at, sees, clean, poisoned);
+          if (HasFatalFailure()) return;
+          for (std::int64_t key = 0; key < kKeys; ++key) {
+            if (sees(5, key)) continue;
+            ASSERT_EQ(read(poisoned.backward.grad_bias, 0, 2, 5, key), 0) << "key " << key;
+          }
+          if (operand != "v" || spec.dropout != 0) continue;   // a value that is dropped may be hidden
+          for (std::int64_t row = 0; row < kQueries; ++row) {  // it is not swallowed
+            const bool finite = std::isfinite(read(poisoned.forward.out, 1, row, 2, 3));
+            ASSERT_TRUE(!finite || !sees(row, at)) << "row " << row;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same in cpu.decode, which has no backward.
+TEST_P(PoisonOnTargets, ABiasOfMinusInfinityHidesInDecode) {
+  const auto& [dtype, target] = GetParam();
+  const ForcedTarget forced(name(target));
+  if (const std::string reason = obstacle("cpu.decode"); !reason.empty()) GTEST_SKIP() << reason;
+  const ForceKernel kernel("cpu.decode");
+  for (const bool in_values : {false, true}) {
+    Case clean({.dtype = dtype, .q_length = 5, .k_length = 700, .bias = BiasKind::row});
+    Case poisoned(clean.spec());
+    for (const Case* problem : {&clean, &poisoned}) {
+      for (std::int64_t j = 250; j < 700; ++j) {
+        reference::write(problem->forward.bias, 0, 0, 0, j, -std::numeric_limits<double>::infinity());
+      }
+    }
+    const Tensor& tensor = in_values ? poisoned.forward.v : poisoned.forward.k;
+    for (std::int64_t j = 250; j < 700; ++j) reference::write(tensor, 1, j, 1, 3, std::nan(""));
+    tessera::forward(clean.attention, clean.forward);
+    tessera::forward(poisoned.attention, poisoned.forward);
+    auto nothing = [](std::int64_t, std::int64_t, std::int64_t) { return false; };
+    expect_unreached("out", clean.forward.out, poisoned.forward.out, nothing);
+    expect_unreached("lse", clean.forward.lse, poisoned.forward.lse, nothing, true);
   }
 }
 

@@ -43,6 +43,21 @@ Cases description_cases() {
       {"attention.dropout.probability is -0.1; it must be in [0, 1)"});
   add("dropout_1", [](Attention& a) { a.dropout.probability = 1; },
       {"attention.dropout.probability is 1; it must be in [0, 1)"});
+  add("dropout_rounds_to_1", [](Attention& a) { a.dropout.probability = 0.99999; },
+      {"attention.dropout.probability is 0.99999;", "keeps nothing", "below 1 - 2^-16"});
+  for (const double scale : {1e39, -1e39, 1e-50, -1e-50, 2e30, 7e-31}) {
+    add("scale_" + std::to_string(cases.size()), [scale](Attention& a) { a.scale = scale; },
+        {"attention.scale is ", "; it must be 0 or between 2^-100 and 2^100 in absolute value", "fp32"});
+  }
+  for (const double softcap : {3.5e38, 1e300, 1e-40, 1e-320}) {
+    add("softcap_" + std::to_string(cases.size()), [softcap](Attention& a) { a.softcap = softcap; },
+        {"attention.softcap is ", "; it must be 0 (off) or between 2^-100 and 2^100", "fp32"});
+  }
+  add("scale_over_softcap", [](Attention& a) { a.scale = 1e20, a.softcap = 1e-20; },
+      {"attention.softcap is 1e-20 with a scale of 1e+20; scale / softcap must be between 2^-100 and 2^100"});
+  add("softcap_over_scale", [](Attention& a) { a.scale = -1e-20, a.softcap = 1e20; },
+      {"attention.softcap is 1e+20 with a scale of -1e-20; scale / softcap must be between 2^-100 and "
+       "2^100"});
   add("dropout_nan", [](Attention& a) { a.dropout.probability = kNaN; },
       {"attention.dropout.probability is nan; it must be in [0, 1)"});
   add("left_minus_2", [](Attention& a) { a.mask.left = -2; },
@@ -75,6 +90,18 @@ Cases description_cases() {
       {"attention.origin.batch is 4294967295;", "below 2^32"});
   add("origin_head_huge", [](Attention& a) { a.origin.head = std::int64_t{1} << 40; },
       {"attention.origin.head is 1099511627776;", "below 2^32"});
+  static const float kAlibi[4] = {};
+  for (const std::int64_t far : {std::int64_t{1} << 29, -(std::int64_t{1} << 29), kFar}) {
+    add("alibi_diagonal_" + std::to_string(cases.size()),
+        [far](Attention& a) { a.alibi.slopes = kAlibi, a.mask.diagonal = far; },
+        {"attention.alibi counts from a diagonal that begins ", " is " + std::to_string(far),
+         "less than 2^29 away", "bias"});
+  }
+  add("alibi_origin_far",
+      [](Attention& a) {
+        a.alibi.slopes = kAlibi, a.mask.align = Align::top_left, a.origin.row = std::int64_t{1} << 31;
+      },
+      {"attention.alibi counts from a diagonal that begins 2147483648 positions after key 0"});
   add("alibi_stride_negative",
       [](Attention& a) {
         static const float kSlopes[4] = {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,17 @@ using test::ForcedTarget;
 using Parameters = std::tuple<DType, cpu::Target, std::string>;
 
 class Targets : public testing::TestWithParam<Parameters> {};
+
+// Rows of a bias whose keys are all hidden.
+void hide_a_few_rows(const Tensor& bias) {
+  for (const std::int64_t row : {std::int64_t{0}, std::int64_t{31}, bias.shape[2] - 1}) {
+    for (std::int64_t h = 0; h < bias.shape[1]; ++h) {
+      for (std::int64_t j = 0; j < bias.shape[3]; ++j) {
+        reference::write(bias, 0, h, row, j, -std::numeric_limits<double>::infinity());
+      }
+    }
+  }
+}
 
 TEST_P(Targets, PassTheFeatureMatrix) {
   const auto& [dtype, target, kernel] = GetParam();
@@ -48,17 +60,23 @@ TEST_P(Targets, IgnoreWhatLiesInTheWorkspace) {
   // Several chunks of keys, steps and tiles of queries that are full, cut by a mask and at the end.
   const int rows = test::scaled(600, 100, "queries", 40);
   for (const int dim : {33, 128}) {
-    for (const int right : {-1, 0}) {
-      const reference::CaseSpec spec{.dtype = dtype,
-                                     .batch = 1,
-                                     .q_length = rows,
-                                     .k_length = 600,
-                                     .q_heads = 2,
-                                     .kv_heads = 1,
-                                     .qk_dim = dim,
-                                     .v_dim = dim,
-                                     .right = right};
+    for (const int right : {-1, 0, 5}) {
+      reference::CaseSpec spec{.dtype = dtype,
+                               .batch = 1,
+                               .q_length = rows,
+                               .k_length = 600,
+                               .q_heads = 2,
+                               .kv_heads = 1,
+                               .qk_dim = dim,
+                               .v_dim = dim,
+                               .right = right};
+      const bool features = right == 5 && dim == 33;
+      if (right == 5 && !features) continue;
+      if (features) spec.bias = reference::BiasKind::per_head, spec.softcap = 3, spec.dropout = 0.2;
       reference::Case zeros(spec), ones(spec);
+      for (const reference::Case* problem : {&zeros, &ones}) {
+        if (features) hide_a_few_rows(problem->forward.bias);
+      }
       auto call = [&](reference::Case& problem, int byte) {
         const std::size_t bytes = std::max(plan(problem.attention, problem.forward).workspace_bytes,
                                            plan(problem.attention, problem.backward).workspace_bytes);

@@ -35,7 +35,8 @@ enum class Direction : std::uint8_t {
 /// The name of a direction, "forward" or "backward". Never null.
 TESSERA_API const char* name(Direction direction) noexcept;
 
-/// Attention with linear biases: -slope * |i + d - j| is added to the score, d being the mask's diagonal.
+/// Attention with linear biases: -slope * |i + d - j| is added to the score, d being the mask's diagonal. An explicit or
+/// top-left diagonal (origin.row - origin.column + mask.diagonal) must be less than 2^29 away from 0.
 struct Alibi {
   const float* slopes = nullptr;  ///< One slope per query head, where the data lives; null: off.
   std::int64_t batch_stride = 0;  ///< Distance between the slopes of two batch entries; 0: shared.
@@ -49,9 +50,10 @@ TESSERA_API std::vector<float> alibi_slopes(std::int64_t heads);
 /// and the element's global (batch, head, row, column): the same on every device, for every tile size,
 /// algorithm and number of ranks.
 struct Dropout {
-  double probability = 0;                ///< In [0, 1); 0: off. Applied in steps of 2^-15.
-  std::uint64_t seed = 0;                ///< Chooses the random bits ...
-  std::uint64_t offset = 0;              ///< ... together with this, which a training loop counts up.
+  double probability = 0;    ///< In [0, 1 - 2^-16); 0: off. Rounded to steps of 2^-15; what is kept
+                             ///< is divided by 1 minus the rounded probability.
+  std::uint64_t seed = 0;    ///< Chooses the random bits ...
+  std::uint64_t offset = 0;  ///< ... together with this, which a training loop counts up.
   const std::uint64_t* state = nullptr;  ///< {seed, offset} read when the kernel runs, from the memory where
                                          ///< the data lives (a replayed CUDA graph then draws new bits);
                                          ///< null: the values above.
@@ -70,9 +72,11 @@ struct Origin {
 ///
 ///     O = dropout(softmax(softcap(scale * Q K^T) + bias + alibi + mask)) V
 struct Attention {
-  std::optional<double> scale{};               ///< Default 1 / sqrt(head_dim of q).
+  std::optional<double> scale{};               ///< Default 1 / sqrt(head_dim of q). Else 0, or +-2^-100 to
+                                               ///< +-2^100 (for fp64 2^-1000 to 2^1000).
   Mask mask{};                                 ///< Who sees whom; default: everyone everyone.
-  double softcap = 0;                          ///< cap * tanh(s / cap) on the scaled scores; 0: off.
+  double softcap = 0;                          ///< cap * tanh(s / cap) on the scaled scores; 0: off. It and
+                                               ///< scale / softcap are within the range of scale.
   Alibi alibi{};                               ///< Linear biases; default: none.
   Dropout dropout{};                           ///< Default: none.
   Origin origin{};                             ///< Default: the problem is the whole.
@@ -86,6 +90,7 @@ struct ForwardTensors {
   Tensor k{};     ///< (batch, Nk, Hkv, d_qk); Hkv divides Hq.
   Tensor v{};     ///< (batch, Nk, Hkv, d_v)
   Tensor bias{};  ///< Optional: (batch|1, Hq|1, Nq|1, Nk), the type of q or its accumulator type.
+                  ///< -infinity hides the key from the row as a mask does, whatever q, k and v hold.
   Tensor out{};   ///< Written: (batch, Nq, Hq, d_v)
   Tensor lse{};   ///< Optional, written: (batch, Hq, Nq, 1) in fp32 (fp64 for fp64): the natural logarithm
                   ///< of the sum of exponentiated scores, before dropout.
@@ -118,6 +123,17 @@ struct BackwardTensors {
 ///   packed alone, which may differ from those of a plain batch. (On the CPU they are the same.)
 /// - The products of `Algorithm::standard` are cuBLAS's, which chooses by the shape of the whole call. Its bits may
 ///   depend on the number of heads, on the batch in backward, and on the longest of packed sequences.
+///
+/// **One key.** Without dropout a row that sees one key whose score is finite gives that key's value bit for bit, but a
+/// value of -0 as +0. Products of bf16 (a plan names `avx512_bf16` or `amx`) also take its subnormal numbers for 0.
+///
+/// **Range.** scale * q, q.k and the scores must fit the accumulator type, and so must, for each row and element of v, the
+/// sum of |v| over the keys that the row sees: the kernels divide by the sum of the weights last. Only fp32, bf16 and fp64
+/// values can be so large: 64 keys may have values up to 5e36.
+///
+/// **Non-finite inputs.** A row and a key that a mask or a bias of -infinity hides from each other do not reach each other's
+/// results and gradients, whatever they hold, even NaN. Where the weight of a visible key rounds to 0, or dropout drops
+/// it, a NaN or infinity in its value may or may not reach the row.
 ///
 /// On the CPU the call returns when the result is there; on a GPU work is queued on `execution.stream`.
 /// Throws Error; outputs are untouched unless the code is device_failure.

@@ -277,8 +277,10 @@ typedef struct tsr_attention {
   size_t struct_size;                ///< Set by TSR_ATTENTION_INIT.
   int32_t has_scale;                 ///< Not 0: use `scale`. 0, the default: 1 / sqrt(head_dim of q).
   int32_t has_diagonal;              ///< Not 0: use `diagonal`. 0, the default: `align` decides.
-  double scale;                      ///< Factor on Q K^T, when `has_scale`.
-  double softcap;                    ///< cap * tanh(s / cap) on the scaled scores; 0: off.
+  double scale;                      ///< Factor on Q K^T, when `has_scale`: 0, or +-2^-100 to +-2^100
+                                     ///< (for fp64 2^-1000 to 2^1000).
+  double softcap;                    ///< cap * tanh(s / cap) on the scaled scores; 0: off. It and
+                                     ///< scale / softcap are within the range of scale.
   int64_t left;                      ///< Keys seen before the diagonal; -1, the default: all.
   int64_t right;                     ///< Keys seen after the diagonal; -1, the default: all; 0: causal.
   int64_t diagonal;                  ///< An explicit d in global positions, when `has_diagonal`.
@@ -290,9 +292,11 @@ typedef struct tsr_attention {
   int64_t lengths_count;             ///< Number of packed sequences; 0: a plain batch.
   int64_t lengths_max_q;             ///< The longest query sequence; 0: find out (CPU only).
   int64_t lengths_max_k;             ///< The longest key sequence; 0: find out (CPU only).
-  const float* alibi_slopes;         ///< -slope * |i + d - j|: one slope per query head; null: off.
+  const float* alibi_slopes;         ///< -slope * |i + d - j|: one slope per query head; null: off. A
+                                     ///< diagonal that is not bottom_right is less than 2^29 away from 0.
   int64_t alibi_batch_stride;        ///< Distance between the slopes of two batch entries; 0: shared.
-  double dropout_probability;        ///< In [0, 1), applied in steps of 2^-15; 0: off.
+  double dropout_probability;        ///< In [0, 1 - 2^-16), rounded to steps of 2^-15; 0: off. What is kept
+                                     ///< is divided by 1 minus the rounded probability.
   uint64_t dropout_seed;             ///< Chooses the random bits ...
   uint64_t dropout_offset;           ///< ... together with this, which a training loop counts up.
   const uint64_t* dropout_state;     ///< {seed, offset} read when the kernel runs, from the memory where

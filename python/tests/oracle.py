@@ -63,7 +63,7 @@ class Head:
 
     scores: np.ndarray  # scaled, before softcap
     probabilities: np.ndarray
-    dropped: np.ndarray  # factor 0 or 1 / (1 - p) per element
+    dropped: np.ndarray  # factor 0 or 32768 / (32768 - steps) per element
     out: np.ndarray
     lse: np.ndarray
 
@@ -104,7 +104,8 @@ def _head(p: Problem, q, k, v, bias, b: int, h: int) -> Head:
     if p.dropout:
         row, column, batch, head = p.origin
         bits = dropout_bits(p.seed, p.offset, b + batch, h + head, np.arange(nq) + row, np.arange(nk) + column)
-        dropped = (bits >= int(p.dropout * 32768 + 0.5)) / (1 - p.dropout)
+        steps = int(p.dropout * 32768 + 0.5)
+        dropped = (bits >= steps) * 32768 / (32768 - steps)
     return Head(scores, probabilities, dropped, (probabilities * dropped) @ v, lse)
 
 

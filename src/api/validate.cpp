@@ -9,6 +9,7 @@
 #include "core/block_mask.h"
 #include "core/checked.h"
 #include "core/philox.h"
+#include "core/walk.h"
 #include "cuda/host/devices.h"
 
 namespace tessera::api {
@@ -22,6 +23,7 @@ constexpr std::int64_t kMaxDiagonal = std::int64_t{1} << 48;
 // A bound that hides nothing: wider than any diagonal, local or global, is away from any position.
 constexpr std::int64_t kHidesNothing = std::int64_t{1} << 50;
 static_assert(kHidesNothing > kMaxDiagonal + 3 * kMaxPosition);
+constexpr std::int64_t kFarthestAlibi = core::kLongestWalk;  // from the diagonal to the first query or key
 
 // Refuses a pointer that its type does not allow; null passes.
 template <typename T>
@@ -32,6 +34,42 @@ void check_aligned(const char* name, const T* pointer) {
 
 // ---- the description -----------------------------------------------------------------------------------
 
+// Scale and softcap. Kernels also form their quotient, inverses and products with log2(e) and keep_scale, in the accumulator
+// type: none of these may overflow or round to 0, or infinity * 0 would make a NaN of finite scores.
+void take_score_factors(const Attention& attention, Problem& p) {
+  const bool fp64 = accumulator_of(p.dtype) == DType::fp64;
+  const double most = fp64 ? 0x1p1000 : 0x1p100;
+  auto in_range = [most](double x) { return std::abs(x) >= 1 / most && std::abs(x) <= most; };
+  const char* range = fp64 ? "between 2^-1000 and 2^1000 in absolute value, since scores are summed in fp64"
+                           : "between 2^-100 and 2^100 in absolute value, since scores are summed in fp32";
+
+  p.scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.qk_dim)));
+  if (!std::isfinite(p.scale)) refuse("attention.scale is ", p.scale, "; it must be finite");
+  if (p.scale != 0 && !in_range(p.scale)) {
+    refuse("attention.scale is ", p.scale, "; it must be 0 or ", range);
+  }
+  p.softcap = attention.softcap;
+  if (!std::isfinite(p.softcap) || p.softcap < 0) {
+    refuse("attention.softcap is ", p.softcap, "; it must be finite and at least 0 (off)");
+  }
+  if (p.softcap == 0) return;
+  if (!in_range(p.softcap)) refuse("attention.softcap is ", p.softcap, "; it must be 0 (off) or ", range);
+  if (p.scale != 0 && !in_range(p.scale / p.softcap)) {
+    refuse("attention.softcap is ", p.softcap, " with a scale of ", p.scale, "; scale / softcap must be ",
+           range);
+  }
+}
+
+// GPUs count distances in 32 bits. Lengths are bounded by each kernel; a diagonal that follows from them is, too.
+void check_alibi_distance(const Problem& p) {
+  if (p.alibi_slopes == nullptr || (!p.explicit_diagonal && p.align == Align::bottom_right)) return;
+  const std::int64_t diagonal = p.origin.row - p.origin.column + (p.explicit_diagonal ? p.diagonal : 0);
+  if (std::abs(diagonal) < kFarthestAlibi) return;
+  refuse("attention.alibi counts from a diagonal that begins ", std::abs(diagonal), " positions ",
+         diagonal < 0 ? "before" : "after", " key 0 (origin.row - origin.column + mask.diagonal is ",
+         diagonal, "); it must be less than 2^29 away; pass such distances as a bias");
+}
+
 void take_options(const Attention& attention, Problem& p) {
   if (attention.algorithm > Algorithm::minimal) {
     refuse("attention.algorithm is ", static_cast<int>(attention.algorithm),
@@ -40,13 +78,7 @@ void take_options(const Attention& attention, Problem& p) {
   p.algorithm = attention.algorithm;
   p.deterministic = attention.deterministic;
 
-  p.scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.qk_dim)));
-  if (!std::isfinite(p.scale)) refuse("attention.scale is ", p.scale, "; it must be finite");
-
-  p.softcap = attention.softcap;
-  if (!std::isfinite(p.softcap) || p.softcap < 0) {
-    refuse("attention.softcap is ", p.softcap, "; it must be finite and at least 0 (off)");
-  }
+  take_score_factors(attention, p);
 
   const Dropout& dropout = attention.dropout;
   if (!(dropout.probability >= 0 && dropout.probability < 1)) {
@@ -54,7 +86,11 @@ void take_options(const Attention& attention, Problem& p) {
   }
   p.dropout = dropout.probability > 0;
   p.dropout_threshold = core::dropout_threshold(dropout.probability);
-  p.keep_scale = 1.0 / (1.0 - dropout.probability);
+  if (p.dropout_threshold == core::kDropoutSteps) {
+    refuse("attention.dropout.probability is ", dropout.probability,
+           "; in steps of 2^-15 that is 1 and keeps nothing; it must be below 1 - 2^-16");
+  }
+  p.keep_scale = core::dropout_keep_scale(p.dropout_threshold);
   p.seed = dropout.seed;
   p.offset = dropout.offset;
   p.dropout_state = dropout.state;
@@ -78,6 +114,7 @@ void take_options(const Attention& attention, Problem& p) {
   check_position("column", p.origin.column, p.k_length);
   check_position("batch", p.origin.batch, p.batch);
   check_position("head", p.origin.head, p.q_heads);
+  check_alibi_distance(p);
 }
 
 void take_band(const Mask& mask, Problem& p) {

@@ -59,6 +59,7 @@ TESSERA_HD constexpr DropoutStream dropout_stream(std::uint64_t seed, std::uint6
 // that on a GPU one comparison of two fp16 numbers decides about two elements.
 inline constexpr int kDropoutGroup = 32;
 inline constexpr int kDropoutBits = 15;
+inline constexpr std::uint32_t kDropoutSteps = 1U << kDropoutBits;  // of probability, from 0 to 1
 
 TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, std::int64_t row,
                                               std::int64_t column_group, int pair) {
@@ -131,7 +132,13 @@ TESSERA_HD constexpr void dropout_group_bits(const DropoutStream& stream, std::i
 
 // An element is kept when its bits reach the threshold: round(probability * 2^15).
 TESSERA_HD constexpr std::uint32_t dropout_threshold(double probability) {
-  return static_cast<std::uint32_t>(probability * (1 << kDropoutBits) + 0.5);
+  return static_cast<std::uint32_t>(probability * kDropoutSteps + 0.5);
+}
+
+// By what a kept element is multiplied: one over the probability, in whole steps, of being kept, so that the mean over all
+// random bits is the element itself. The threshold must be less than kDropoutSteps.
+constexpr double dropout_keep_scale(std::uint32_t threshold) {
+  return static_cast<double>(kDropoutSteps) / (kDropoutSteps - threshold);
 }
 
 }  // namespace tessera::core

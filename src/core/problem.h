@@ -78,7 +78,7 @@ struct Problem {
   std::int64_t alibi_batch_stride = 0;
 
   std::uint32_t dropout_threshold = 0;  // of 2^15; meaningful when `dropout`
-  double keep_scale = 1;                // 1 / (1 - probability)
+  double keep_scale = 1;                // of what dropout keeps
   bool dropout = false;
   std::uint64_t seed = 0, offset = 0;
   const std::uint64_t* dropout_state = nullptr;  // {seed, offset} where the data lives; null: the values

@@ -78,6 +78,12 @@ void store_rows(std::int64_t begin, std::int64_t end, std::int64_t columns, Accu
   }
 }
 
+// score + bias; a bias of -inf hides the key like a mask, also where the score is NaN or +inf.
+template <typename A>
+A add_bias(A score, A bias) {
+  return bias == core::kMinusInfinity<A> ? bias : score + bias;
+}
+
 // Scaled scores of row i, columns [begin, end), become what the softmax takes: softcap, bias, ALiBi. With
 // `derivative`, also d(capped score) / d(scaled score).
 template <typename A>
@@ -96,7 +102,9 @@ void finish_scores(const Head& head, std::int64_t i, std::int64_t begin, std::in
   if (p.has_bias) {
     core::with_type(p.bias_dtype, [&]<typename B>() {
       const B* bias = p.bias.row<const B>(head.s.index, head.q_head, i) + begin;
-      for (std::int64_t x = 0; x < count; ++x) score[x] += static_cast<A>(Element<B>::load(bias[x]));
+      for (std::int64_t x = 0; x < count; ++x) {
+        score[x] = add_bias(score[x], static_cast<A>(Element<B>::load(bias[x])));
+      }
     });
   }
   if (p.alibi_slopes != nullptr) {
@@ -108,7 +116,7 @@ void finish_scores(const Head& head, std::int64_t i, std::int64_t begin, std::in
   }
 }
 
-// Multiplies the probabilities of row i, columns [begin, end), by 0 or 1 / (1 - p).
+// Multiplies the probabilities of row i, columns [begin, end), by 0 or p.keep_scale.
 template <typename A>
 void apply_dropout(const Head& head, std::int64_t i, std::int64_t begin, std::int64_t end, A* probability) {
   const core::Problem& p = head.p;

@@ -18,12 +18,12 @@ struct SoftmaxRows {
    A maximum);
   // Scores become exp(score - maximum), 0 where the score is -inf. Returns their sum.
   A (*exponentiate)(A* score, std::int64_t count, A maximum);
-  // Scores become P = exp(score - LSE), dP becomes dS = P o (dP - delta).
+  // Scores become P = exp(score - LSE), dP becomes dS = P o (dP - delta), 0 where P is 0.
   void (*differentiate)(A* score, A* grad, std::int64_t count, A lse, A delta);
-  // values *= factor, and values *= factors one by one.
+  // values *= factor, and values *= factors one by one, where a value of 0 stays 0 whatever its factor is.
   void (*scale)(A* values, std::int64_t count, A factor);
   void (*multiply)(A* values, const A* factors, std::int64_t count);
-  // Multiplies row i, columns [begin, end), by 0 or 1 / (1 - p).
+  // Multiplies row i, columns [begin, end), by 0 or p.keep_scale.
   void (*dropout)(const Head& head, std::int64_t i, std::int64_t begin, std::int64_t end, A* values);
   bool (*finite)(const A* values, std::int64_t count);
 };

@@ -272,9 +272,11 @@ class Standard {
     A* p = row(m_.p, head, i);
     A* ds = row(m_.ds, head, i);
     const A lse = *head.query_row<const A>(p_.lse, i);
+    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
     if (lse == core::kMinusInfinity<A>) {  // saw nothing, or only scores of -inf
-      std::fill_n(p, head.s.k_length, A{0});
-      std::fill_n(ds, head.s.k_length, A{0});
+      for (A* values : {p, ds, cap}) {
+        if (values != nullptr) std::fill_n(values, head.s.k_length, A{0});
+      }
       return;
     }
     const T* out = head.query_row<const T>(p_.out, i);
@@ -285,7 +287,6 @@ class Standard {
     }
     A delta = p_.has_grad_lse ? -*head.query_row<const A>(p_.grad_lse, i) : A{0};
     for (const A product : products) delta += product;
-    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
     keep_visible(head, i, ds, [](std::int64_t, std::int64_t) {});
     keep_visible(head, i, p, [&](std::int64_t begin, std::int64_t end) {
       rows_.finish(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin, A{0});

@@ -168,11 +168,14 @@ class Model {
     if (attention_.alibi.slopes != nullptr) {
       score = rounded(dtype_, score + static_cast<A>(alibi_bias(attention_, s, head, i, j)));
     }
+    bool hidden = !visible(attention_, s, head, i, j);
     if (bias_.given()) {
       const Extents at = bias_index(bias_, s, head, i, j);
-      score = rounded(dtype_, score + static_cast<A>(read(bias_, at[0], at[1], at[2], at[3])));
+      const auto bias = static_cast<A>(read(bias_, at[0], at[1], at[2], at[3]));
+      hidden = hidden || bias == -std::numeric_limits<A>::infinity();
+      score = rounded(dtype_, score + bias);
     }
-    if (!visible(attention_, s, head, i, j)) score = -std::numeric_limits<A>::infinity();
+    if (hidden) score = -std::numeric_limits<A>::infinity();
   }
 
   A softmax_row(std::int64_t i, const Matrix<A>& scores, Matrix<A>& probability) {

@@ -25,7 +25,9 @@ void fill_scores(const Inputs& in, const SequenceSpan& s, std::int64_t head, std
     score += alibi_bias(in.attention, s, head, i, j);
     if (in.bias.given()) {
       const Extents at = bias_index(in.bias, s, head, i, j);
-      score += read(in.bias, at[0], at[1], at[2], at[3]);
+      const double bias = read(in.bias, at[0], at[1], at[2], at[3]);
+      if (bias == kMinusInfinity) continue;  // hides the key as a mask does
+      score += bias;
     }
     row.seen[j] = 1;
     row.score[j] = score;

@@ -74,7 +74,9 @@ DropoutFactors::DropoutFactors(const Attention& attention, const SequenceSpan& s
 double DropoutFactors::operator()(std::int64_t i, std::int64_t j) const {
   if (probability_ == 0) return 1;
   const std::uint32_t bits = core::dropout_bits(stream_, first_row_ + i, first_column_ + j);
-  return bits >= core::dropout_threshold(probability_) ? 1 / (1 - probability_) : 0;
+  // The probability in steps of 2^-15, by the header's definition rather than by the library's functions.
+  const double steps = std::floor(probability_ * 32768 + 0.5);
+  return bits >= steps ? 32768 / (32768 - steps) : 0;
 }
 
 Extents bias_index(const Tensor& bias, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,

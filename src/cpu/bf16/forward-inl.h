@@ -169,7 +169,7 @@ class ForwardTile {
       exponentiate<Vectors, true>(lines, lane);
     }
     const Pair* values = t_.v + Unit::transposed_offset(v_stride_, base);
-    if (careful_ && (masked || lines != count)) {
+    if (careful_ && (masked || lines != count || p_.has_bias)) {
       issue_pv_careful<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
     } else {
       const core::Tile all{0, lines / 2};

@@ -87,6 +87,9 @@ class BackwardTile {
     load_rows<T>(
         rows.begin, rows.end, p_.v_dim, A{1},
         [&](std::int64_t i) { return head.query_row<const T>(p_.grad_out, i); }, t_.grad_out);
+    const std::int64_t count = rows.end - rows.begin;
+    careful_queries_ =
+        p_.has_bias && !(all_finite(t_.q, count * p_.qk_dim) && all_finite(t_.grad_out, count * p_.v_dim));
   }
 
   void load_keys(const Head& head, const Tile& keys) {
@@ -96,6 +99,7 @@ class BackwardTile {
     load_transposed<T>(
         keys.begin, keys.end, p_.v_dim, [&](std::int64_t j) { return head.key_row<const T>(p_.v, j); },
         t_.v_transposed, kBlockK);
+    careful_keys_ = p_.has_bias && !all_finite(t_.k, (keys.end - keys.begin) * p_.qk_dim);
   }
 
   // Fills `p` (after dropout), `ds` and `seen` for the loaded rows and keys. Columns that a row does not see
@@ -122,7 +126,7 @@ class BackwardTile {
       finish_scores(head, i, seen.begin, seen.end, p, cap);
       differentiate(head, i, seen, lse, p, ds);
       if (cap != nullptr && !before_cap) {
-        for (std::int64_t x = 0; x < last - first; ++x) ds[x] *= cap[x];
+        for (std::int64_t x = 0; x < last - first; ++x) ds[x] = ds[x] == 0 ? A{0} : ds[x] * cap[x];
       }
     }
     return dense;
@@ -130,10 +134,10 @@ class BackwardTile {
 
   // dQ += dS K for the rows, each over the columns that it sees; `dense` is what recompute returned.
   void issue_dq(bool dense, const Tile& rows, const Tile& keys, A* grad_q) {
+    const auto accumulate = careful_keys_ ? accumulate_visible<A> : accumulate_product<A>;
     auto product = [&](std::int64_t r, std::int64_t count, const Tile& seen) {
-      accumulate_product<A>(count, p_.qk_dim, seen.end - seen.begin,
-                            {t_.ds + r * kBlockK + seen.begin, kBlockK}, t_.k + seen.begin * p_.qk_dim,
-                            p_.qk_dim, grad_q + r * p_.qk_dim, p_.qk_dim);
+      accumulate(count, p_.qk_dim, seen.end - seen.begin, {t_.ds + r * kBlockK + seen.begin, kBlockK},
+                 t_.k + seen.begin * p_.qk_dim, p_.qk_dim, grad_q + r * p_.qk_dim, p_.qk_dim);
     };
     const std::int64_t count = rows.end - rows.begin;
     if (dense) return product(0, count, {0, keys.end - keys.begin});
@@ -142,12 +146,13 @@ class BackwardTile {
 
   // dK += dS^T Q and dV += P^T dO for the keys, over the rows that see them.
   void issue_dkv(bool dense, const Tile& rows, const Tile& keys, A* grad_k, A* grad_v) {
+    const auto accumulate = careful_queries_ ? accumulate_visible<A> : accumulate_product<A>;
     auto product = [&](std::int64_t r, std::int64_t depth, const Tile& seen) {
       const std::int64_t count = seen.end - seen.begin, at = r * kBlockK + seen.begin;
-      accumulate_product<A>(count, p_.qk_dim, depth, {t_.ds + at, 1, kBlockK}, t_.q + r * p_.qk_dim,
-                            p_.qk_dim, grad_k + seen.begin * p_.qk_dim, p_.qk_dim);
-      accumulate_product<A>(count, p_.v_dim, depth, {t_.p + at, 1, kBlockK}, t_.grad_out + r * p_.v_dim,
-                            p_.v_dim, grad_v + seen.begin * p_.v_dim, p_.v_dim);
+      accumulate(count, p_.qk_dim, depth, {t_.ds + at, 1, kBlockK}, t_.q + r * p_.qk_dim, p_.qk_dim,
+                 grad_k + seen.begin * p_.qk_dim, p_.qk_dim);
+      accumulate(count, p_.v_dim, depth, {t_.p + at, 1, kBlockK}, t_.grad_out + r * p_.v_dim, p_.v_dim,
+                 grad_v + seen.begin * p_.v_dim, p_.v_dim);
     };
     const std::int64_t count = rows.end - rows.begin;
     if (dense) return product(0, count, {0, keys.end - keys.begin});
@@ -160,23 +165,20 @@ class BackwardTile {
     accumulate_product<A>(rows, columns, depth, {a, depth}, b, kBlockK, c, kBlockK);
   }
 
-  // Scores -> probabilities, dP -> dS, dropout on both.
+  // Scores -> probabilities, dP -> dS, dropout on both. Where P is 0, dS is 0 whatever dP and delta are.
   void differentiate(const Head& head, std::int64_t i, const Tile& seen, A lse, A* p, A* ds) {
     const std::int64_t width = seen.end - seen.begin;
     const A delta = *delta_.row(head, i);
     for (std::int64_t x = 0; x < width; ++x) p[x] = core::exp_relative(p[x], lse);
-    if (!p_.dropout) {
-      for (std::int64_t x = 0; x < width; ++x) ds[x] = p[x] * (ds[x] - delta);
-      return;
-    }
-    apply_dropout(head, i, seen.begin, seen.end, ds);
-    for (std::int64_t x = 0; x < width; ++x) ds[x] = p[x] * (ds[x] - delta);
-    apply_dropout(head, i, seen.begin, seen.end, p);
+    if (p_.dropout) apply_dropout(head, i, seen.begin, seen.end, ds);
+    for (std::int64_t x = 0; x < width; ++x) ds[x] = p[x] == 0 ? A{0} : p[x] * (ds[x] - delta);
+    if (p_.dropout) apply_dropout(head, i, seen.begin, seen.end, p);
   }
 
   const core::Problem& p_;
   const BackwardTiles<A>& t_;
   const Delta<A>& delta_;
+  bool careful_queries_ = false, careful_keys_ = false;  // the bias may hide rows of them that are not finite
 };
 
 }  // namespace tessera::cpu::portable

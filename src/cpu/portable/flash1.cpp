@@ -83,6 +83,7 @@ class ForwardHead {
     load_rows<T>(
         keys.begin, keys.end, p_.v_dim, A{1}, [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); },
         t_.v);
+    careful_ = p_.has_bias && !all_finite(t_.v, (keys.end - keys.begin) * p_.v_dim);
   }
 
   void step(const Tile& rows, const Tile& keys) {
@@ -120,7 +121,8 @@ class ForwardHead {
     }
     statistics.sum += sum;
     if (p_.dropout) apply_dropout(head_, i, seen.begin, seen.end, s);
-    accumulate_product<A>(1, p_.v_dim, width, {s, kBlockK}, v, p_.v_dim, o, p_.v_dim);
+    const auto product = careful_ ? accumulate_visible<A> : accumulate_product<A>;
+    product(1, p_.v_dim, width, {s, kBlockK}, v, p_.v_dim, o, p_.v_dim);
     const A normaliser = statistics.normaliser();
     for (std::int64_t c = 0; c < p_.v_dim; ++c) o[c] *= normaliser;
   }
@@ -128,6 +130,7 @@ class ForwardHead {
   const Head& head_;
   const core::Problem& p_;
   const ForwardMemory<A>& t_;
+  bool careful_ = false;  // the bias may hide a value that is not finite
 };
 
 template <typename T>

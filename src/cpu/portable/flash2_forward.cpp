@@ -67,6 +67,7 @@ class ForwardTask {
     load_rows<T>(
         keys.begin, keys.end, p_.v_dim, A{1}, [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); },
         t_.v);
+    careful_ = p_.has_bias && !all_finite(t_.v, (keys.end - keys.begin) * p_.v_dim);
     for (std::int64_t r = 0; r < count(); ++r) {
       const std::int64_t i = rows_.begin + r;
       const Tile seen = apply_mask(i, keys);
@@ -122,8 +123,9 @@ class ForwardTask {
 
   // o += p v for `rows` rows from r, over `width` columns of the tile from `first`.
   void issue_pv(std::int64_t r, std::int64_t rows, std::int64_t first, std::int64_t width) {
-    accumulate_product<A>(rows, p_.v_dim, width, {t_.s + r * kBlockK + first, kBlockK},
-                          t_.v + first * p_.v_dim, p_.v_dim, t_.o + r * p_.v_dim, p_.v_dim);
+    const auto product = careful_ ? accumulate_visible<A> : accumulate_product<A>;
+    product(rows, p_.v_dim, width, {t_.s + r * kBlockK + first, kBlockK}, t_.v + first * p_.v_dim, p_.v_dim,
+            t_.o + r * p_.v_dim, p_.v_dim);
   }
 
   void finalize() {
@@ -139,6 +141,7 @@ class ForwardTask {
   const core::Problem& p_;
   Tile rows_;
   const ForwardTiles<A>& t_;
+  bool careful_ = false;  // the bias may hide a value that is not finite
 };
 
 template <typename T>

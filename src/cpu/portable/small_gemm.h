@@ -1,6 +1,8 @@
 // C += A B for tiles that fit in a cache, in portable C++ that compilers vectorise.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace tessera::cpu::portable {
@@ -67,6 +69,24 @@ void accumulate_product(std::int64_t rows, std::int64_t columns, std::int64_t de
     for (; r < rows; ++r) block<1>(depth, rows_at(r), b + x, b_row, c + r * c_row + x, c_row);
   }
   if (x < columns) block_column(rows, columns - x, depth, a, b + x, b_row, c + x, c_row);
+}
+
+// The same, but a weight of 0 in A keeps out its row of B, which may hold NaN or infinities there.
+template <typename T>
+void accumulate_visible(std::int64_t rows, std::int64_t columns, std::int64_t depth, Operand<T> a, const T* b,
+                        std::int64_t b_row, T* c, std::int64_t c_row) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t k = 0; k < depth; ++k) {
+      const T weight = a.data[r * a.row + k * a.column];
+      if (weight == 0) continue;
+      for (std::int64_t x = 0; x < columns; ++x) c[r * c_row + x] += weight * b[k * b_row + x];
+    }
+  }
+}
+
+template <typename T>
+bool all_finite(const T* values, std::int64_t count) {
+  return std::all_of(values, values + count, [](T x) { return std::isfinite(x); });
 }
 
 }  // namespace tessera::cpu::portable

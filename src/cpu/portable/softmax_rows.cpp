@@ -28,7 +28,7 @@ template <typename A>
 void differentiate(A* score, A* grad, std::int64_t count, A lse, A delta) {
   for (std::int64_t x = 0; x < count; ++x) {
     score[x] = core::exp_relative(score[x], lse);
-    grad[x] = score[x] * (grad[x] - delta);
+    grad[x] = score[x] == 0 ? A{0} : score[x] * (grad[x] - delta);
   }
 }
 
@@ -39,7 +39,7 @@ void scale(A* values, std::int64_t count, A factor) {
 
 template <typename A>
 void multiply(A* values, const A* factors, std::int64_t count) {
-  for (std::int64_t x = 0; x < count; ++x) values[x] *= factors[x];
+  for (std::int64_t x = 0; x < count; ++x) values[x] = values[x] == 0 ? A{0} : values[x] * factors[x];
 }
 
 template <typename A>

@@ -350,7 +350,9 @@ HWY_INLINE void finish_scores(const Head& head, std::int64_t i, const core::Tile
   if (p.has_bias) {
     core::with_type(p.bias_dtype, [&]<typename B>() HWY_ATTR {
       const B* bias = p.bias.row<const B>(head.s.index, head.q_head, i) + keys.begin;
-      for (std::int64_t x = 0; x < count; ++x) s[x] += static_cast<A>(core::Element<B>::load(bias[x]));
+      for (std::int64_t x = 0; x < count; ++x) {
+        s[x] = cpu::add_bias(s[x], static_cast<A>(core::Element<B>::load(bias[x])));
+      }
     });
   }
   if (p.alibi_slopes != nullptr) {

@@ -113,7 +113,7 @@ class QueryTile {
 
   // Takes keys of the block into account. A full tile takes all vectors of rows at once. Around the diagonal
   // each vector takes what it sees: a triangle of one vector is all that is wasted. `careful` keeps a NaN or
-  // infinity among the values from rows that do not see it, as 0 * NaN.
+  // infinity among the values from rows that a mask or a bias of -inf hides it from, as 0 * NaN.
   void visit(const core::Tile& keys, const KeyBlock<A>& block, bool careful) {
     if (keys.kind == core::TileKind::full) return step(keys, block, 0, vectors_, false, careful);
     for (std::int64_t v = 0; v < vectors_; ++v) {
@@ -201,7 +201,7 @@ class QueryTile {
     alignas(64) A alpha[Vectors * hn::MaxLanes(Tag<A>())];
     const bool raised = online_softmax<Vectors>(keys.end - keys.begin, lane, maximum, alpha);
     if (p_.dropout) apply_dropout(head_, scores);
-    if (careful && masked) {
+    if (careful && (masked || p_.has_bias)) {  // without either no score is hidden
       issue_pv<Vectors, true>(keys, block, lane, raised ? alpha : nullptr);
     } else {
       issue_pv<Vectors, false>(keys, block, lane, raised ? alpha : nullptr);

@@ -60,7 +60,7 @@ struct QueryMemory {
   A* q_t;          // d_qk x tile rows
   A* grad_out_t;   // d_v x tile rows
   A *lse, *delta;  // per row
-  bool* finite;    // whether q and grad_out are, everywhere
+  bool* finite;    // whether q, grad_out and delta are, everywhere
 
   QueryMemory(Arena& arena, const core::Problem& problem, std::int64_t rows)
       : q(arena.take<A>(rows * row_stride<A>(problem.qk_dim))),
@@ -148,7 +148,8 @@ class GradientTile {
       t_.delta[r] = counts ? delta : A{0};
       t_.lse[r] = counts ? lse : std::numeric_limits<A>::infinity();
     });
-    *t_.finite = all_finite(t_.q, width_ * q_row) && all_finite(t_.grad_out, width_ * out_row);
+    *t_.finite = all_finite(t_.q, width_ * q_row) && all_finite(t_.grad_out, width_ * out_row) &&
+                 all_finite(t_.delta, width_);
     transpose(t_.q, q_row, width_, p_.qk_dim, t_.q_t, line_);
     transpose(t_.grad_out, out_row, width_, p_.v_dim, t_.grad_out_t, line_);
     use_queries();
@@ -251,7 +252,8 @@ class GradientTile {
     const std::int64_t at = (part.begin - keys.begin) * line_ + lane;
     const std::int64_t offset = part.begin - block_.keys.begin, count = part.end - part.begin;
     const bool separate = features_ || masked;
-    const bool direct = !p_.dropout && !masked;  // dS comes straight from the accumulators
+    const bool hidden = masked || (careful_ && p_.has_bias);  // some P are 0 beside a dP that may be NaN
+    const bool direct = !p_.dropout && !hidden;               // dS comes straight from the accumulators
     for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
       score_rows<kCount, Vectors>(block_.k + (offset + r) * block_.k_row, lane, t_.p + at + r * line_,
@@ -342,7 +344,7 @@ class GradientTile {
     }
   }
 
-  // dP -> dS with dropout or around the diagonal: what a row does not see has P = 0 and gets dS = 0, whatever
+  // dP -> dS with dropout or where keys are hidden: what a row does not see has P = 0 and gets dS = 0, whatever
   // dP is there.
   template <int Vectors>
   void finish_gradients(const core::Tile& part, std::int64_t at, std::int64_t lane) {

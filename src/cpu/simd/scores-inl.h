@@ -57,6 +57,13 @@ HWY_INLINE void load_bias(const Head& head, const ScoreBlock<A>& block, std::int
   });
 }
 
+// score + bias; a bias of -inf hides the key like a mask, also where the score is NaN or +inf.
+template <typename A>
+HWY_INLINE Vector<A> add_bias(Vector<A> score, Vector<A> bias) {
+  const Vector<A> hidden = hn::Set(Tag<A>(), core::kMinusInfinity<A>);
+  return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, bias));
+}
+
 // Softcap, bias, ALiBi and the band on every score of the block. `bias` is what load_bias made, or null.
 // Raises `maximum` (one value per lane) and writes the softcap's `derivative` (laid out as the scores), unless
 // null.
@@ -96,9 +103,7 @@ HWY_INLINE void finish_scores(const Head& head, const ScoreBlock<A>& block, bool
                      derivative + line + v * lanes<A>());
         }
       }
-      if (bias != nullptr) {
-        x = hn::Add(x, hn::LoadU(d, bias + line + v * lanes<A>()));
-      }
+      if (bias != nullptr) x = add_bias<A>(x, hn::LoadU(d, bias + line + v * lanes<A>()));
       if (alibi) {
         const Vector<A> distance = hn::Sub(lane, hn::Set(d, static_cast<A>(diagonal_row)));
         x = hn::NegMulAdd(slope, hn::Abs(distance), x);
@@ -168,7 +173,7 @@ HWY_INLINE hn::Mask<Tag<A>> reaches(Words<A> bits, std::uint32_t threshold) {
   }
 }
 
-// Multiplies the probabilities of the block by 0 or 1 / (1 - p): the bits of core/philox.h, a vector of rows
+// Multiplies the probabilities of the block by 0 or p.keep_scale: the bits of core/philox.h, a vector of rows
 // at a time.
 template <typename A>
 HWY_INLINE void apply_dropout(const Head& head, const ScoreBlock<A>& block) {

@@ -81,7 +81,7 @@ HWY_INLINE A finish_row_with(const Head& head, std::int64_t i, std::int64_t begi
         store_some(hn::NegMulAdd(tanh, tanh, hn::Set(d, A{1})), derivative + x, count);
       }
     }
-    if (p.has_bias) s = hn::Add(s, load_bias_row<A>(bias + x, count));
+    if (p.has_bias) s = add_bias<A>(s, load_bias_row<A>(bias + x, count));
     if (alibi) {
       const Vector<A> distance = hn::Iota(d, static_cast<A>(to_diagonal + x));
       s = hn::NegMulAdd(slope, hn::Abs(distance), s);
@@ -121,7 +121,7 @@ A exponentiate_row(A* score, std::int64_t count, A maximum) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Scores of -inf give 0 also where the LSE is NaN.
+// Scores of -inf give 0 also where the LSE is NaN, and a P of 0 gives a dS of 0 whatever dP and delta are.
 template <typename A>
 void differentiate_row(A* score, A* grad, std::int64_t count, A lse, A delta) {
   const Tag<A> d;
@@ -131,7 +131,8 @@ void differentiate_row(A* score, A* grad, std::int64_t count, A lse, A delta) {
     const Vector<A> s = load_some(score + x, some, A{0});
     const Vector<A> p = hn::IfThenZeroElse(hn::Eq(s, hidden), exp_difference<A>(s, reference));
     store_some(p, score + x, some);
-    store_some(hn::Mul(p, hn::Sub(load_some(grad + x, some, A{0}), shift)), grad + x, some);
+    const Vector<A> gradient = hn::Mul(p, hn::Sub(load_some(grad + x, some, A{0}), shift));
+    store_some(hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), gradient), grad + x, some);
   });
 }
 
@@ -143,11 +144,14 @@ void scale_row(A* values, std::int64_t count, A factor) {
   });
 }
 
+// A value of 0 stays 0, also where its factor is NaN.
 template <typename A>
 void multiply_rows(A* values, const A* factors, std::int64_t count) {
+  const Tag<A> d;
   for_each_vector<A>(count, [&](std::int64_t x, std::int64_t some) HWY_ATTR {
-    store_some(hn::Mul(load_some(values + x, some, A{0}), load_some(factors + x, some, A{0})), values + x,
-               some);
+    const Vector<A> value = load_some(values + x, some, A{0});
+    const Vector<A> product = hn::Mul(value, load_some(factors + x, some, A{0}));
+    store_some(hn::IfThenZeroElse(hn::Eq(value, hn::Zero(d)), product), values + x, some);
   });
 }
 
