@@ -54,7 +54,7 @@ sys.path.insert(0, {str(ROOT / "benchmarks")!r})
 from tessera_capi import Tessera, Shapes, Plan, Device, byref, c_int32
 
 def kernel(tessera):
-    plan, shapes = Plan(), Shapes(q_length=300, k_length=300)
+    plan, shapes = Plan(), Shapes(batch=1, q_length=300, k_length=300, q_heads=1, qk_dim=16, dtype=1)
     tessera.check(tessera.library.tsr_plan_shapes(None, byref(shapes), Device(), c_int32(0), None, byref(plan)))
     return plan.kernel.decode()
 

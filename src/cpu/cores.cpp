@@ -21,17 +21,19 @@ std::optional<int> fewer(std::optional<int> a, std::optional<int> b) {
   return a && b ? std::min(*a, *b) : a ? a : b;
 }
 
-std::istringstream words_of(const std::string& text) {
-  std::istringstream words(text);
-  words.imbue(std::locale::classic());
-  return words;
+// Running out of memory must not look like the end of the text.
+std::istringstream stream_of(const std::string& text) {
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  stream.exceptions(std::ios::badbit);
+  return stream;
 }
 
 // Of microseconds that the group may compute in each period. What is no number ("max", "-1", an
 // empty file) is no quota.
 std::optional<int> cpus_of(const std::string& quota_and_period) {
   std::int64_t quota = 0, period = 0;
-  std::istringstream words = words_of(quota_and_period);
+  std::istringstream words = stream_of(quota_and_period);
   if (!(words >> quota >> period) || quota <= 0 || period <= 0 || quota / period >= kMany) return {};
   return static_cast<int>((quota + period - 1) / period);
 }
@@ -55,6 +57,7 @@ bool has_cpu(std::string_view controllers) {
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
+  text.exceptions(std::ios::badbit);
   text << file.rdbuf();
   return text.str();
 }
@@ -70,7 +73,7 @@ int allowed_cpus() {
 std::optional<int> cgroup_cpus(const ReadFile& read) {
   const std::string root = "/sys/fs/cgroup";
   std::optional<int> least;
-  std::istringstream lines(read("/proc/self/cgroup"));
+  std::istringstream lines = stream_of(read("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {  // hierarchy:controllers:group
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
