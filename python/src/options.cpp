@@ -78,7 +78,9 @@ const BlockMask* mask_of(nb::handle block_mask) {
 OriginTuple origin_from(nb::handle origin) {
   constexpr const char* names[] = {"origin.row", "origin.column", "origin.batch", "origin.head"};
   std::array<std::int64_t, 4> values{};
-  if (!nb::isinstance<nb::sequence>(origin) || nb::isinstance<nb::str>(origin) || nb::len(origin) != 4) {
+  const bool counted = nb::isinstance<nb::sequence>(origin) && !nb::isinstance<nb::str>(origin);
+  if (!counted || PySequence_Size(origin.ptr()) != 4) {
+    PyErr_Clear();  // an array without dimensions is a sequence without a size
     refuse("origin is " + shown(origin) + "; it must be four integers (row, column, batch entry, head)");
   }
   for (std::size_t i = 0; i < 4; ++i) values[i] = integer(names[i], nb::object(origin[i]));

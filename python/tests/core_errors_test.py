@@ -35,6 +35,7 @@ def qkv(*shape, dtype=np.float32):
     ({"block_mask": tessera.BlockMask.local(64, 64, 1)}, "blocks is made for q_length 64"),
     ({"origin": (-1, 0, 0, 0)}, "origin.row is -1"),
     ({"origin": (1, 2)}, r"origin is \(1, 2\); it must be four integers"),
+    ({"origin": np.array(1)}, r"origin is an array \(ndarray\); it must be four integers"),
     ({"origin": None}, "origin is None; it must be four integers"),
     ({"origin": (0, 0, 0, 2**63)}, "origin.head is 9223372036854775808; it must be from -2.63 to 2.63 - 1"),
     ({"scale": "a"}, "scale is 'a'; it must be a number or None"),

@@ -217,9 +217,9 @@ def test_output_follows_the_memory_order_of_q():
 def test_docstrings():
     import doctest
 
-    from tessera.torch import _attention, _sdpa
+    from tessera.torch import _attention, _replace, _sdpa
 
-    for module in (_attention, _sdpa, tessera.compat):
+    for module in (_attention, _replace, _sdpa, tessera.compat):
         results = doctest.testmod(module)
         assert results.attempted and not results.failed, module
     tessera.compat.uninstall()
@@ -462,6 +462,8 @@ def test_seeds_that_do_not_fit(name, seed):
 
 @pytest.mark.parametrize("words, error, text", [
     ({"scale": "a"}, ValueError, "scale is 'a'; it must be a number or None"),
+    ({"bias": 1.0}, TypeError, "bias is of type float; it must be a torch.Tensor"),
+    ({"dropout": "a"}, ValueError, "dropout is 'a'; it must be a number"),
     ({"softcap": None}, ValueError, "softcap is None; it must be a number"),
     ({"window": [3]}, ValueError, r"window is \[3\]; it must be two integers"),
     ({"lengths": ["a"]}, ValueError, r"lengths is \['a'\]"),

@@ -201,7 +201,7 @@ def test_ranks_that_do_not_fit(shapes):
         scaled_dot_product_attention(*(torch.ones(shape, device=DEVICE) for shape in shapes))
 
 
-@pytest.mark.parametrize("heads", [(4, 0, 2), (4, 2, 0), (4, 3, 2), (4, 3, 3)], ids=str)
+@pytest.mark.parametrize("heads", [(4, 0, 2), (4, 2, 0), (4, 3, 2), (4, 3, 3), (0, 0, 3)], ids=str)
 def test_heads_that_do_not_fit(heads):
     q, k, v = (randn(2, h, 9, 8) for h in heads)
     with pytest.raises(ValueError, match="heads"):

@@ -99,13 +99,15 @@ def attention(
     """
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    if dropout > 0.0 and dropout_state is None:
+    if dropout and dropout_state is None:
         dropout_state = new_dropout_state(q.device, generator) if seed is None else _state(seed, offset, q.device)
     order = _layout(layout)
     if alibi is not None:
         alibi = _slopes(alibi, q, order)
     lengths_q = lengths_k = None
-    if lengths is not None:
+    if lengths is None:
+        max_lengths = 0, 0
+    else:
         lengths_q, lengths_k = _lengths(lengths, q)
         max_lengths = _two("max_lengths", max_lengths, "(of queries, of keys)")
     return attend(q, k, v, (bias, alibi, lengths_q, lengths_k, dropout_state),
@@ -125,7 +127,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, others: tuple[Tensor | None, ...], d
         if isinstance(bias, CausalBias):
             raise ValueError("bias is a CausalBias, which holds no values; pass causal=True and align in its place")
         if not torch.compiler.is_compiling():
-            _refuse_tangents(q=q, k=k, v=v, bias=bias)
+            _check_tensors(q=q, k=k, v=v, bias=bias)
             options(description, block_mask)  # in its words, not in those of the operator's schema
         key = None if block_mask is None else _operators.mask_key(block_mask)
         out, lse = torch.ops.tessera.forward(q, k, v, *others, max_q, max_k, order, *description, key)
@@ -159,12 +161,14 @@ def _is_eager(q, k, v, bias) -> bool:
     )
 
 
-def _refuse_tangents(**tensors) -> None:
+def _check_tensors(**tensors) -> None:
     """Forward-mode derivatives do not exist here, and the operators would drop them without a word."""
-    if forward_ad._current_level < 0:
-        return
     for name, tensor in tensors.items():
-        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+        if tensor is None and name == "bias":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; attention has gradients in reverse mode only")
 
 

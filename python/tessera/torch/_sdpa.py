@@ -86,7 +86,7 @@ def _four_dimensional(query: Tensor, key: Tensor, value: Tensor, enable_gqa: boo
     batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     heads, key_heads, value_heads = query.shape[-3], key.shape[-3], value.shape[-3]
     for name, count in (("key", key_heads), ("value", value_heads)):
-        if enable_gqa and count != heads and (count == 0 or heads % count != 0):
+        if enable_gqa and not key_heads == value_heads == heads and (count == 0 or heads % count != 0):
             raise ValueError(f"{name} has {count} heads; with enable_gqa they must divide those of query, {heads}")
     if enable_gqa and key_heads != value_heads:
         key, value = (tensor.repeat_interleave(heads // tensor.shape[-3], -3) for tensor in (key, value))
