@@ -1,5 +1,6 @@
 #include "array.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>
@@ -55,7 +56,13 @@ bool same(const dlpack::Type& a, const dlpack::Type& b) {
 
 std::string name_of(const dlpack::Type& type) {
   constexpr std::array<const char*, 7> kinds{"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  if (type.code >= kinds.size()) return "a type of DLPack's code " + std::to_string(type.code);
+  constexpr std::array<const char*, 11> small{// DLPack's codes from 7 on
+                                              "float8_e3m4",     "float8_e4m3",     "float8_e4m3b11fnuz",
+                                              "float8_e4m3fn",   "float8_e4m3fnuz", "float8_e5m2",
+                                              "float8_e5m2fnuz", "float8_e8m0fnu",  "float6_e2m3fn",
+                                              "float6_e3m2fn",   "float4_e2m1fn"};
+  if (type.code >= kinds.size() + small.size()) return "a type of DLPack's code " + std::to_string(type.code);
+  if (type.code >= kinds.size()) return small[type.code - kinds.size()];
   if (type.code == dlpack::kBool) return "bool";
   std::string text = kinds[type.code] + std::to_string(type.bits);
   if (type.lanes != 1) text += " in vectors of " + std::to_string(type.lanes);
@@ -69,13 +76,13 @@ void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, 
 Array::Array(const char* name, nb::handle object, const Stream& stream) : name_(name) {
   if (by_exchange(object) || by_buffer(object) || by_dlpack(object, stream)) return;
   const std::string type = nb::str(nb::getattr(object.type(), "__name__")).c_str();
-  throw nb::type_error((std::string(name) + " is of type " + type +
-                        "; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, JAX)")
-                           .c_str());
-}
-
-Array::~Array() {
-  if (buffer_) PyBuffer_Release(&*buffer_);
+  const bool traced = type.ends_with("Tracer");  // JAX's
+  throw nb::type_error(
+      (std::string(name) + " is of type " + type +
+       (traced ? "; inside jax.jit, grad and vmap arrays have no memory to work on: call tessera outside of "
+                 "them, or through jax.pure_callback"
+               : "; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, JAX)"))
+          .c_str());
 }
 
 bool Array::by_exchange(nb::handle object) {
@@ -97,15 +104,18 @@ bool Array::by_buffer(nb::handle object) {
       if (bfloat && nb::hasattr(source, "view") && !number.is_none()) source = source.attr("view")("uint16");
     }
   }
-  Py_buffer buffer;
-  if (PyObject_GetBuffer(source.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    PyErr_Clear();
-    return false;  // __dlpack__ may still do, and has the better words if not
-  }
-  buffer_ = buffer;
+  if (!buffer_.take(source)) return false;  // __dlpack__ may still do, and has the better words if not
+  const Py_buffer& buffer = buffer_.view();
   std::optional<dlpack::Type> type = type_of_format(buffer.format, buffer.itemsize);
-  if (!type || buffer.ndim > static_cast<int>(std::size(strides_))) return false;
+  if (!type) {  // whoever asks for the type refuses it, by its name
+    other_type_ = nb::str(nb::getattr(object, "dtype", nb::str(buffer.format))).c_str();
+    type = dlpack::Type{dlpack::kOpaque, 0, 1};
+  }
   if (bfloat && type->bits == 16) type->code = dlpack::kBfloat;
+  if (buffer.ndim > static_cast<int>(std::size(strides_))) {
+    refuse(std::string(name_) + ".ndim is " + std::to_string(buffer.ndim) + "; it must be at most " +
+           std::to_string(std::size(strides_)));
+  }
   for (int i = 0; i < buffer.ndim; ++i) {
     if (buffer.strides[i] % buffer.itemsize != 0 && buffer.shape[i] > 1 && buffer.len > 0) {
       refuse(std::string(name_) + ".strides[" + std::to_string(i) + "] is " +
@@ -126,6 +136,20 @@ bool Array::by_buffer(nb::handle object) {
   return true;
 }
 
+bool Array::has_foreign_type(nb::handle object) {
+  other_type_ = nb::str(nb::getattr(object, "dtype", nb::str(""))).c_str();
+  constexpr std::array<std::string_view, 4> known{"float64", "float32", "float16", "bfloat16"};
+  if (std::find(known.begin(), known.end(), other_type_) != known.end()) other_type_.clear();
+  view_ = {.data = nullptr,
+           .device = {dlpack::kCpu, 0},
+           .ndim = 0,
+           .dtype = {dlpack::kOpaque, 0, 1},
+           .shape = nullptr,
+           .strides = nullptr,
+           .byte_offset = 0};
+  return !other_type_.empty();
+}
+
 bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   nb::object source = nb::borrow(object);
   if (!nb::hasattr(source, "__dlpack__") || !nb::hasattr(source, "__dlpack_device__")) return false;
@@ -144,6 +168,7 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   try {
     capsule_ = source.attr("__dlpack__")(**arguments);
   } catch (nb::python_error& error) {
+    if (error.matches(PyExc_BufferError) && has_foreign_type(source)) return true;
     if (!error.matches(PyExc_TypeError)) throw;  // a library that does not know versions yet
     nb::del(arguments["max_version"]);
     capsule_ = source.attr("__dlpack__")(**arguments);
@@ -165,7 +190,7 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   return true;
 }
 
-std::string Array::dtype_name() const { return name_of(view_.dtype); }
+std::string Array::dtype_name() const { return other_type_.empty() ? name_of(view_.dtype) : other_type_; }
 
 std::optional<std::uintptr_t> Array::current_stream() const {
   if (exchange_ == nullptr || exchange_->current_stream == nullptr || !on_gpu()) return {};

@@ -27,13 +27,38 @@ struct Stream {
       asked{};  // what the caller passed: work on its arrays is ordered on it already
 };
 
+// What Python's buffer protocol lends; given back also when the constructor of its owner throws.
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer() {
+    if (held_) PyBuffer_Release(&*held_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  // Whether the object lends its memory; no Python exception is left behind when it does not.
+  bool take(nb::handle object) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    held_ = view;
+    return true;
+  }
+  [[nodiscard]] const Py_buffer& view() const noexcept { return *held_; }
+
+ private:
+  std::optional<Py_buffer> held_;
+};
+
 // Borrows the memory of an array until it is destroyed (with the GIL held). The ways in, fastest first: DLPack's C
 // exchange table (PyTorch from 2.10 on), the buffer protocol (NumPy, JAX on the CPU), `__dlpack__`.
 class Array {
  public:
   // Throws TypeError when `object` is no array, and what its library raises when it cannot hand it out.
   Array(const char* name, nb::handle object, const Stream& stream);
-  ~Array();
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
@@ -45,7 +70,7 @@ class Array {
   [[nodiscard]] tessera::Device device() const noexcept {
     return on_gpu() ? tessera::Device::cuda(view_.device.index) : tessera::Device::cpu();
   }
-  // The type as array libraries call it: "float32", "int64".
+  // The type as array libraries call it: "float32", "int64", "float8_e4m3fn".
   [[nodiscard]] std::string dtype_name() const;
   // The first element.
   [[nodiscard]] void* data() const noexcept { return static_cast<char*>(view_.data) + view_.byte_offset; }
@@ -70,15 +95,18 @@ class Array {
   bool by_exchange(nb::handle object);
   bool by_buffer(nb::handle object);
   bool by_dlpack(nb::handle object, const Stream& stream);
+  // Whether it is an array of a type that its library cannot hand out; then every use refuses it, by the name of the type.
+  bool has_foreign_type(nb::handle object);
   void check_flat(dlpack::Type type, std::optional<dlpack::Type> also) const;
 
   const char* name_;
   dlpack::Tensor view_{};
   bool read_only_ = false;
   const dlpack::Exchange* exchange_ = nullptr;
-  nb::object capsule_;  // by_dlpack: owns what view_ points to
-  std::optional<Py_buffer> buffer_;
+  nb::object capsule_;            // by_dlpack: owns what view_ points to
+  Buffer buffer_;                 // by_buffer: the same
   std::int64_t strides_[8] = {};  // by_buffer: in elements
+  std::string other_type_;        // the name of a type that DLPack has no code for; usually empty
 };
 
 }  // namespace tessera::python

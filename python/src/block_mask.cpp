@@ -6,9 +6,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "array.h"
 #include "options.h"
 #include "tessera/mask.h"
@@ -57,32 +60,62 @@ Flags flags_of(const char* name, nb::handle object) {
   return flags;
 }
 
-BlockMask from_blocks(nb::handle kept, std::optional<std::int64_t> q_length,
-                      std::optional<std::int64_t> k_length, std::int64_t block_q, std::int64_t block_k) {
+BlockMask from_blocks(nb::handle kept, nb::handle q_length, nb::handle k_length, nb::handle block_q,
+                      nb::handle block_k) {
   const Flags flags = flags_of("kept", kept);
-  const BlockLayout layout{q_length.value_or(flags.rows * block_q),
-                           k_length.value_or(flags.columns * block_k), block_q, block_k, flags.heads};
+  // A length that is not given is that of whole blocks.
+  auto length_of = [](const char* name, nb::handle given, std::int64_t blocks, std::int64_t block) {
+    if (!given.is_none()) return integer(name, given);
+    if (block < 1 || blocks <= std::numeric_limits<std::int64_t>::max() / block) return blocks * block;
+    refuse(std::string(name) + " is not given, and " + std::to_string(blocks) + " blocks of " +
+           std::to_string(block) + " make more than 2^63 - 1");
+  };
   auto check = [](const char* name, std::int64_t length, std::int64_t block, std::int64_t blocks) {
-    if (block >= 1 && (length + block - 1) / block != blocks) {
+    if (block >= 1 && length >= 1 && (length - 1) / block + 1 != blocks) {
       refuse(std::string(name) + " is " + std::to_string(length) + "; with blocks of " +
              std::to_string(block) + " it must make " + std::to_string(blocks) + " blocks, as kept has");
     }
   };
-  check("q_length", layout.q_length, block_q, flags.rows);
-  check("k_length", layout.k_length, block_k, flags.columns);
+  const std::int64_t q_size = integer("block_q", block_q), k_size = integer("block_k", block_k);
+  const BlockLayout layout{length_of("q_length", q_length, flags.rows, q_size),
+                           length_of("k_length", k_length, flags.columns, k_size), q_size, k_size,
+                           flags.heads};
+  check("q_length", layout.q_length, q_size, flags.rows);
+  check("k_length", layout.k_length, k_size, flags.columns);
   return BlockMask::from_blocks(layout, flags.values);
 }
 
-BlockMask from_dense(nb::handle visible, std::int64_t block_q, std::int64_t block_k) {
+BlockMask from_dense(nb::handle visible, nb::handle block_q, nb::handle block_k) {
   const Flags flags = flags_of("visible", visible);
-  return BlockMask::from_dense({flags.rows, flags.columns, block_q, block_k, flags.heads}, flags.values);
+  const BlockLayout layout{flags.rows, flags.columns, integer("block_q", block_q),
+                           integer("block_k", block_k), flags.heads};
+  return BlockMask::from_dense(layout, flags.values);
 }
 
-// The numbers of a sequence, or of an array with `tolist`.
+// The integers of a sequence, or of an array with `tolist`.
 template <typename T>
-std::vector<T> numbers(nb::handle object) {
+std::vector<T> integers(const char* name, nb::handle object) {
   nb::object list = nb::hasattr(object, "tolist") ? nb::object(object.attr("tolist")()) : nb::borrow(object);
-  return nb::cast<std::vector<T>>(list);
+  if (!nb::isinstance<nb::sequence>(list) || nb::isinstance<nb::str>(list)) {
+    refuse(std::string(name) + " is " + shown(object) + "; it must be a sequence of integers");
+  }
+  std::vector<T> values;
+  values.reserve(nb::len(list));
+  for (nb::handle item : list) {
+    const std::int64_t value = integer((name + ("[" + std::to_string(values.size()) + "]")).c_str(), item);
+    if (!std::in_range<T>(value)) {
+      refuse(std::string(name) + "[" + std::to_string(values.size()) + "] is " + std::to_string(value) +
+             "; it must fit " + std::to_string(8 * sizeof(T)) + " bits");
+    }
+    values.push_back(static_cast<T>(value));
+  }
+  return values;
+}
+
+BlockLayout layout_of(nb::handle q_length, nb::handle k_length, nb::handle block_q, nb::handle block_k,
+                      nb::handle heads) {
+  return {integer("q_length", q_length), integer("k_length", k_length), integer("block_q", block_q),
+          integer("block_k", block_k), integer("heads", heads)};
 }
 
 State state_of(const BlockMask& mask) {
@@ -111,18 +144,23 @@ std::string description(const BlockMask& mask) {
          std::to_string(mask.q_blocks() * mask.k_blocks() * layout.heads) + " kept>";
 }
 
+// Whatever it stands for: an argument of a preset.
+template <typename>
+using Handle = nb::handle;
+
 // A preset: its own arguments between the lengths and the block sizes.
 template <typename... Own, typename... Annotations>
 void preset(nb::class_<BlockMask>& type, const char* name, BlockMask (*make)(const BlockLayout&, Own...),
             const char* doc, const Annotations&... own) {
   type.def_static(
       name,
-      [make](std::int64_t q_length, std::int64_t k_length, Own... arguments, std::int64_t block_q,
-             std::int64_t block_k, std::int64_t heads) {
-        return make({q_length, k_length, block_q, block_k, heads}, arguments...);
+      [make, ... names = own.name_](nb::handle q_length, nb::handle k_length, Handle<Own>... arguments,
+                                    nb::handle block_q, nb::handle block_k, nb::handle heads) {
+        return make(layout_of(q_length, k_length, block_q, block_k, heads),
+                    argument<Own>(names, arguments)...);
       },
-      "q_length"_a, "k_length"_a, own..., nb::kw_only(), "block_q"_a = 128, "block_k"_a = 128, "heads"_a = 1,
-      doc);
+      "q_length"_a.none(), "k_length"_a.none(), own..., nb::kw_only(), "block_q"_a.none() = 128,
+      "block_k"_a.none() = 128, "heads"_a.none() = 1, doc);
 }
 
 }  // namespace
@@ -132,37 +170,40 @@ void add_block_mask(nb::module_& module) {
                              "For each block of queries, the blocks of keys that are kept. Immutable.");
   type.def_static(
       "from_csr",
-      [](std::int64_t q_length, std::int64_t k_length, nb::handle row_offsets, nb::handle columns,
-         std::int64_t block_q, std::int64_t block_k, std::int64_t heads) {
-        return BlockMask::from_csr({q_length, k_length, block_q, block_k, heads},
-                                   numbers<std::int64_t>(row_offsets), numbers<std::int32_t>(columns));
+      [](nb::handle q_length, nb::handle k_length, nb::handle row_offsets, nb::handle columns,
+         nb::handle block_q, nb::handle block_k, nb::handle heads) {
+        return BlockMask::from_csr(layout_of(q_length, k_length, block_q, block_k, heads),
+                                   integers<std::int64_t>("row_offsets", row_offsets),
+                                   integers<std::int32_t>("columns", columns));
       },
-      "q_length"_a, "k_length"_a, "row_offsets"_a, "columns"_a, nb::kw_only(), "block_q"_a = 128,
-      "block_k"_a = 128, "heads"_a = 1,
+      "q_length"_a.none(), "k_length"_a.none(), "row_offsets"_a.none(), "columns"_a.none(), nb::kw_only(),
+      "block_q"_a.none() = 128, "block_k"_a.none() = 128, "heads"_a.none() = 1,
       "From compressed rows: row r keeps columns[row_offsets[r]:row_offsets[r + 1]], ascending.");
-  type.def_static("from_blocks", &from_blocks, "kept"_a, nb::kw_only(), "q_length"_a = nb::none(),
-                  "k_length"_a = nb::none(), "block_q"_a = 128, "block_k"_a = 128,
+  type.def_static("from_blocks", &from_blocks, "kept"_a.none(), nb::kw_only(),
+                  "q_length"_a.none() = nb::none(), "k_length"_a.none() = nb::none(),
+                  "block_q"_a.none() = 128, "block_k"_a.none() = 128,
                   "From one flag per block, an array ([heads,] q_blocks, k_blocks).");
-  type.def_static("from_dense", &from_dense, "visible"_a, nb::kw_only(), "block_q"_a = 128, "block_k"_a = 128,
+  type.def_static("from_dense", &from_dense, "visible"_a.none(), nb::kw_only(), "block_q"_a.none() = 128,
+                  "block_k"_a.none() = 128,
                   "From one flag per element, an array ([heads,] queries, keys) in which blocks are whole.");
   preset(type, "local", &BlockMask::local, "Blocks at most `radius` blocks away from the diagonal block.",
-         "radius"_a);
+         "radius"_a.none());
   preset(type, "strided", &BlockMask::strided,
          "Sparse Transformer: fewer than `stride` blocks from the diagonal block, or a multiple of it.",
-         "stride"_a);
+         "stride"_a.none());
   preset(type, "fixed", &BlockMask::fixed,
          "Sparse Transformer: the diagonal block's group of `stride` blocks, and the last `summary` of every "
          "group.",
-         "stride"_a, "summary"_a = 1);
+         "stride"_a.none(), "summary"_a.none() = 1);
   preset(
       type, "big_bird", &BlockMask::big_bird,
       "BigBird: local, the first `global_blocks` rows and columns, and `random_blocks` further ones per row.",
-      "radius"_a, "global_blocks"_a, "random_blocks"_a, "seed"_a = 0);
+      "radius"_a.none(), "global_blocks"_a.none(), "random_blocks"_a.none(), "seed"_a.none() = 0);
   preset(type, "butterfly", &BlockMask::butterfly,
          "The diagonal block, and the blocks whose index differs from its index in exactly one bit.");
   preset(type, "random", &BlockMask::random,
-         "A share `density` in (0, 1] of all blocks, spread evenly over the rows.", "density"_a,
-         "seed"_a = 0);
+         "A share `density` in (0, 1] of all blocks, spread evenly over the rows.", "density"_a.none(),
+         "seed"_a.none() = 0);
 
   type.def_prop_ro("q_length", [](const BlockMask& m) { return m.layout().q_length; })
       .def_prop_ro("k_length", [](const BlockMask& m) { return m.layout().k_length; })
@@ -175,15 +216,19 @@ void add_block_mask(nb::module_& module) {
       .def_prop_ro("density", &BlockMask::density, "Kept blocks as a share of all.")
       .def(
           "row",
-          [](const BlockMask& m, std::int64_t row, std::int64_t head) { return copy(m.row(head, row)); },
-          "q_block"_a, "head"_a = 0, "The key blocks that a row of blocks keeps, ascending.")
+          [](const BlockMask& m, nb::handle row, nb::handle head) {
+            return copy(m.row(integer("head", head), integer("q_block", row)));
+          },
+          "q_block"_a.none(), "head"_a.none() = 0, "The key blocks that a row of blocks keeps, ascending.")
       .def(
           "column",
-          [](const BlockMask& m, std::int64_t column, std::int64_t head) {
-            return copy(m.column(head, column));
+          [](const BlockMask& m, nb::handle column, nb::handle head) {
+            return copy(m.column(integer("head", head), integer("k_block", column)));
           },
-          "k_block"_a, "head"_a = 0, "The query blocks that keep a block of keys, ascending.")
-      .def("draw", &BlockMask::draw, "head"_a = 0, "One line of '#' (kept) and '.' per row of blocks.")
+          "k_block"_a.none(), "head"_a.none() = 0, "The query blocks that keep a block of keys, ascending.")
+      .def(
+          "draw", [](const BlockMask& m, nb::handle head) { return m.draw(integer("head", head)); },
+          "head"_a.none() = 0, "One line of '#' (kept) and '.' per row of blocks.")
       .def(
           "prepare", [](const BlockMask& m, int gpu) { m.prepare(Device::cuda(gpu)); }, "gpu"_a = 0,
           nb::call_guard<nb::gil_scoped_release>(),

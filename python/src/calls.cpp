@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "arguments.h"
 #include "array.h"
 #include "options.h"
 #include "tessera/error.h"
@@ -31,20 +32,23 @@ bool small(const Tensor& q, const Tensor& k) {
 
 // What besides the tensors a call is given.
 struct Side {
-  nb::handle alibi, lengths_q, lengths_k;
-  std::int64_t max_q, max_k;
-  std::uint64_t seed, offset;
-  nb::handle dropout_state;
-  std::optional<std::uintptr_t> stream;
-  int threads;
+  nb::handle alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads;
   bool workspace_from_q;
 };
+
+std::optional<std::uintptr_t> stream_of(nb::handle stream) {
+  if (stream.is_none()) return {};
+  return bits64("stream", stream);
+}
 
 // One call in the making: borrows every array until it ends.
 class Call {
  public:
   Call(const Options& options, const Side& side, int layout)
-      : side_(side), layout_(layout_of(layout)), stream_{side.stream}, attention_(options.attention) {}
+      : side_(side),
+        layout_(layout_of(layout)),
+        stream_{stream_of(side.stream)},
+        attention_(options.attention) {}
 
   Tensor tokens(const char* name, nb::handle array) { return take(name, array, TensorRole::tokens); }
   Tensor lse(const char* name, nb::handle array) { return take(name, array, TensorRole::lse); }
@@ -56,14 +60,14 @@ class Call {
     take_lengths();
     take_alibi(tensors.q);
     take_dropout();
-    Execution execution{.threads = side_.threads};
+    Execution execution{.threads = thread_count(side_.threads)};
     if (execution.threads == 0 && small(tensors.q, tensors.k)) execution.threads = 1;
     const Array& q = *arrays_.front();
     const dlpack::Exchange* lender = side_.workspace_from_q ? q.lender() : nullptr;
     if (tensors.q.device.type == DeviceType::cuda) {
       const std::optional<std::uintptr_t> current =
-          lender != nullptr || !side_.stream ? q.current_stream() : std::nullopt;
-      const std::uintptr_t stream = side_.stream ? *side_.stream : current.value_or(0);
+          lender != nullptr || !stream_.asked ? q.current_stream() : std::nullopt;
+      const std::uintptr_t stream = stream_.asked ? *stream_.asked : current.value_or(0);
       execution.stream = reinterpret_cast<void*>(stream);
       if (current != stream) lender = nullptr;  // it lends to its current stream only
     }
@@ -115,8 +119,8 @@ class Call {
     attention_.mask.lengths = {.q = q.data(),
                                .k = k.data(),
                                .count = static_cast<std::int64_t>(q.size()) - 1,
-                               .max_q = side_.max_q,
-                               .max_k = side_.max_k};
+                               .max_q = integer("max_q", side_.max_q),
+                               .max_k = integer("max_k", side_.max_k)};
   }
 
   void take_alibi(const Tensor& q) {
@@ -146,8 +150,8 @@ class Call {
   }
 
   void take_dropout() {
-    attention_.dropout.seed = side_.seed;
-    attention_.dropout.offset = side_.offset;
+    attention_.dropout.seed = bits64("seed", side_.seed);
+    attention_.dropout.offset = bits64("offset", side_.offset);
     if (side_.dropout_state.is_none()) return;
     const auto state = borrow_beside_q("dropout_state", side_.dropout_state)
                            .flat<std::uint64_t>({dlpack::kUInt, 64, 1}, dlpack::Type{dlpack::kInt, 64, 1});
@@ -173,9 +177,9 @@ void add_calls(nb::module_& module) {
   module.def(
       "forward",
       [](const Options& options, nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle out,
-         nb::handle lse, nb::handle alibi, nb::handle lengths_q, nb::handle lengths_k, std::int64_t max_q,
-         std::int64_t max_k, std::uint64_t seed, std::uint64_t offset, nb::handle dropout_state, int layout,
-         std::optional<std::uintptr_t> stream, int threads, bool workspace_from_q) {
+         nb::handle lse, nb::handle alibi, nb::handle lengths_q, nb::handle lengths_k, nb::handle max_q,
+         nb::handle max_k, nb::handle seed, nb::handle offset, nb::handle dropout_state, int layout,
+         nb::handle stream, nb::handle threads, bool workspace_from_q) {
         Call call(options,
                   {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
                    workspace_from_q},
@@ -190,8 +194,9 @@ void add_calls(nb::module_& module) {
       },
       "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a.none(),
       "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
-      "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0, "offset"_a = 0, "dropout_state"_a.none() = nb::none(),
-      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0, "workspace_from_q"_a = false,
+      "max_q"_a.none() = 0, "max_k"_a.none() = 0, "seed"_a.none() = 0, "offset"_a.none() = 0,
+      "dropout_state"_a.none() = nb::none(), "layout"_a = 0, "stream"_a.none() = nb::none(),
+      "threads"_a.none() = 0, "workspace_from_q"_a = false,
       "Computes attention into out and, unless None, lse.");
 
   module.def(
@@ -199,9 +204,8 @@ void add_calls(nb::module_& module) {
       [](const Options& options, nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle out,
          nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_q, nb::handle grad_k,
          nb::handle grad_v, nb::handle grad_bias, nb::handle alibi, nb::handle lengths_q,
-         nb::handle lengths_k, std::int64_t max_q, std::int64_t max_k, std::uint64_t seed,
-         std::uint64_t offset, nb::handle dropout_state, int layout, std::optional<std::uintptr_t> stream,
-         int threads, bool workspace_from_q) {
+         nb::handle lengths_k, nb::handle max_q, nb::handle max_k, nb::handle seed, nb::handle offset,
+         nb::handle dropout_state, int layout, nb::handle stream, nb::handle threads, bool workspace_from_q) {
         Call call(options,
                   {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
                    workspace_from_q},
@@ -223,9 +227,9 @@ void add_calls(nb::module_& module) {
       "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a, "grad_out"_a, "grad_lse"_a.none(),
       "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(), "grad_bias"_a.none(),
       "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
-      "max_q"_a = 0, "max_k"_a = 0, "seed"_a = 0, "offset"_a = 0, "dropout_state"_a.none() = nb::none(),
-      "layout"_a = 0, "stream"_a = nb::none(), "threads"_a = 0, "workspace_from_q"_a = false,
-      "Computes the gradients that are not None.");
+      "max_q"_a.none() = 0, "max_k"_a.none() = 0, "seed"_a.none() = 0, "offset"_a.none() = 0,
+      "dropout_state"_a.none() = nb::none(), "layout"_a = 0, "stream"_a.none() = nb::none(),
+      "threads"_a.none() = 0, "workspace_from_q"_a = false, "Computes the gradients that are not None.");
 
   module.def(
       "current_stream", [](nb::handle array) { return Array("array", array, {}).current_stream(); },

@@ -19,7 +19,8 @@ struct Type {
   std::uint16_t lanes;
 };
 
-inline constexpr std::uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6;
+inline constexpr std::uint8_t kInt = 0, kUInt = 1, kFloat = 2, kOpaque = 3, kBfloat = 4, kComplex = 5,
+                              kBool = 6;
 
 struct Tensor {
   void* data;

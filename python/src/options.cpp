@@ -5,11 +5,14 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 
+#include <array>
 #include <charconv>
 #include <functional>
 #include <string>
 #include <tuple>
 
+#include "arguments.h"
+#include "array.h"
 #include "tessera/error.h"
 #include "tessera/plan.h"
 
@@ -57,18 +60,45 @@ std::size_t hash(const Options& options) {
   return value;
 }
 
-Options make(std::optional<double> scale, std::int64_t left, std::int64_t right, std::string_view align,
+// The same for an object of Python, which need not be a word.
+template <typename E>
+E by_name(const char* what, nb::handle word, int count) {
+  if (nb::isinstance<nb::str>(word)) return by_name<E>(what, nb::cast<std::string_view>(word), count);
+  return by_name<E>(what, shown(word), count);
+}
+
+const BlockMask* mask_of(nb::handle block_mask) {
+  if (block_mask.is_none()) return nullptr;
+  const BlockMask* mask = nullptr;
+  if (!nb::try_cast(block_mask, mask))
+    refuse("block_mask is " + shown(block_mask) + "; it must be a BlockMask or None");
+  return mask;
+}
+
+OriginTuple origin_from(nb::handle origin) {
+  constexpr const char* names[] = {"origin.row", "origin.column", "origin.batch", "origin.head"};
+  std::array<std::int64_t, 4> values{};
+  const bool counted = nb::isinstance<nb::sequence>(origin) && !nb::isinstance<nb::str>(origin);
+  if (!counted || PySequence_Size(origin.ptr()) != 4) {
+    PyErr_Clear();  // an array without dimensions is a sequence without a size
+    refuse("origin is " + shown(origin) + "; it must be four integers (row, column, batch entry, head)");
+  }
+  for (std::size_t i = 0; i < 4; ++i) values[i] = integer(names[i], nb::object(origin[i]));
+  return {values[0], values[1], values[2], values[3]};
+}
+
+Options make(std::optional<double> scale, std::int64_t left, std::int64_t right, Align align,
              std::optional<std::int64_t> diagonal, double softcap, double dropout, const OriginTuple& origin,
-             std::string_view algorithm, bool deterministic, const BlockMask* block_mask) {
+             Algorithm algorithm, bool deterministic, const BlockMask* block_mask) {
   Options options;
   Attention& a = options.attention;
   a.scale = scale;
-  a.mask = {.left = left, .right = right, .align = by_name<Align>("align", align, 2), .diagonal = diagonal};
+  a.mask = {.left = left, .right = right, .align = align, .diagonal = diagonal};
   if (block_mask != nullptr) a.mask.blocks = *block_mask;
   a.softcap = softcap;
   a.dropout.probability = dropout;
   std::tie(a.origin.row, a.origin.column, a.origin.batch, a.origin.head) = origin;
-  a.algorithm = algorithm_of(algorithm);
+  a.algorithm = algorithm;
   a.deterministic = deterministic;
   return options;
 }
@@ -129,16 +159,32 @@ void add_options(nb::module_& module) {
   nb::class_<Options>(module, "Options", "The operation, everything but the data. Immutable and hashable.")
       .def(
           "__init__",
-          [](Options* self, std::optional<double> scale, std::int64_t left, std::int64_t right,
-             std::string_view align, std::optional<std::int64_t> diagonal, double softcap, double dropout,
-             const OriginTuple& origin, std::string_view algorithm, bool deterministic,
-             const BlockMask* block_mask) {
-            new (self) Options(make(scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
-                                    deterministic, block_mask));
+          [](Options* self, nb::handle scale, nb::handle left, nb::handle right, nb::handle align,
+             nb::handle diagonal, nb::handle softcap, nb::handle dropout, nb::handle origin,
+             nb::handle algorithm, nb::handle deterministic, nb::handle block_mask) {
+            std::optional<double> factor;
+            if (!scale.is_none()) factor = real("scale", scale, " or None");
+            std::optional<std::int64_t> column;
+            if (!diagonal.is_none()) column = integer("diagonal", diagonal);
+            new (self) Options(make(factor, integer("left", left), integer("right", right),
+                                    by_name<Align>("align", align, 2), column, real("softcap", softcap),
+                                    real("dropout", dropout), origin_from(origin),
+                                    by_name<Algorithm>("algorithm", algorithm, 6),
+                                    truth("deterministic", deterministic), mask_of(block_mask)));
           },
-          nb::kw_only(), "scale"_a = nb::none(), "left"_a = -1, "right"_a = -1, "align"_a = "bottom_right",
-          "diagonal"_a = nb::none(), "softcap"_a = 0.0, "dropout"_a = 0.0, "origin"_a = OriginTuple{},
-          "algorithm"_a = "automatic", "deterministic"_a = false, "block_mask"_a = nb::none())
+          nb::kw_only(), "scale"_a.none() = nb::none(), "left"_a.none() = -1, "right"_a.none() = -1,
+          "align"_a.none() = "bottom_right", "diagonal"_a.none() = nb::none(), "softcap"_a.none() = 0.0,
+          "dropout"_a.none() = 0.0, "origin"_a.none() = OriginTuple{}, "algorithm"_a.none() = "automatic",
+          "deterministic"_a.none() = false, "block_mask"_a.none() = nb::none())
+      .def(
+          "with_blocks",
+          [](const Options& o, nb::handle block_mask) {
+            Options result = o;
+            const BlockMask* mask = mask_of(block_mask);
+            result.attention.mask.blocks = mask != nullptr ? *mask : BlockMask{};
+            return result;
+          },
+          "block_mask"_a.none(), "The same with another block mask.")
       .def_prop_ro("scale", [](const Options& o) { return o.attention.scale; })
       .def_prop_ro("left", [](const Options& o) { return o.attention.mask.left; })
       .def_prop_ro("right", [](const Options& o) { return o.attention.mask.right; })
@@ -166,15 +212,16 @@ void add_options(nb::module_& module) {
                                a.mask.diagonal, a.softcap, a.dropout.probability, origin_of(a),
                                std::string(name(a.algorithm)), a.deterministic, blocks_of(o));
            })
-      .def("__setstate__",
-           [](Options* self, const std::tuple<std::optional<double>, std::int64_t, std::int64_t, std::string,
-                                              std::optional<std::int64_t>, double, double, OriginTuple,
-                                              std::string, bool, std::optional<BlockMask>>& state) {
-             const auto& [scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
-                          deterministic, blocks] = state;
-             new (self) Options(make(scale, left, right, align, diagonal, softcap, dropout, origin, algorithm,
-                                     deterministic, blocks ? &*blocks : nullptr));
-           });
+      .def("__setstate__", [](Options* self,
+                              const std::tuple<std::optional<double>, std::int64_t, std::int64_t, std::string,
+                                               std::optional<std::int64_t>, double, double, OriginTuple,
+                                               std::string, bool, std::optional<BlockMask>>& state) {
+        const auto& [scale, left, right, align, diagonal, softcap, dropout, origin, algorithm, deterministic,
+                     blocks] = state;
+        new (self)
+            Options(make(scale, left, right, by_name<Align>("align", align, 2), diagonal, softcap, dropout,
+                         origin, algorithm_of(algorithm), deterministic, blocks ? &*blocks : nullptr));
+      });
 }
 
 }  // namespace tessera::python

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "arguments.h"
 #include "options.h"
 
 namespace tessera::python {
@@ -16,25 +17,28 @@ namespace {
 
 using namespace nb::literals;
 
-Plan plan_for(const Options& options, std::int64_t batch, std::int64_t q_length, std::int64_t k_length,
-              std::int64_t q_heads, std::int64_t kv_heads, std::int64_t qk_dim, std::int64_t v_dim,
-              std::string_view dtype, bool lse, bool bias, bool alibi, bool packed, std::string_view device,
-              std::string_view direction, int threads) {
+Plan plan_for(const Options& options, nb::handle batch, nb::handle q_length, nb::handle k_length,
+              nb::handle q_heads, nb::handle kv_heads, nb::handle qk_dim, nb::handle v_dim, nb::handle dtype,
+              nb::handle lse, bool bias, bool alibi, nb::handle packed, nb::handle device,
+              nb::handle direction, nb::handle threads) {
   Attention attention = options.attention;
   static constexpr float slope = 0;  // a plan asks whether there are slopes, and reads none
   if (alibi) attention.alibi.slopes = &slope;
-  if (packed) attention.mask.lengths = {.count = batch, .max_q = q_length, .max_k = k_length};
-  const Shapes shapes{.batch = batch,
-                      .q_length = q_length,
-                      .k_length = k_length,
-                      .q_heads = q_heads,
-                      .kv_heads = kv_heads,
-                      .qk_dim = qk_dim,
-                      .v_dim = v_dim,
-                      .dtype = dtype_of(dtype),
-                      .lse = lse,
+  const Shapes shapes{.batch = integer("batch", batch),
+                      .q_length = integer("q_length", q_length),
+                      .k_length = integer("k_length", k_length),
+                      .q_heads = integer("q_heads", q_heads),
+                      .kv_heads = integer("kv_heads", kv_heads),
+                      .qk_dim = integer("qk_dim", qk_dim),
+                      .v_dim = integer("v_dim", v_dim),
+                      .dtype = dtype_of(word("dtype", dtype)),
+                      .lse = truth("return_lse", lse),
                       .bias = bias};
-  return plan(attention, shapes, device_of(device), direction_of(direction), {.threads = threads});
+  if (truth("packed", packed)) {
+    attention.mask.lengths = {.count = shapes.batch, .max_q = shapes.q_length, .max_k = shapes.k_length};
+  }
+  return plan(attention, shapes, device_of(word("device", device)),
+              direction_of(word("direction", direction)), {.threads = thread_count(threads)});
 }
 
 nb::list rejected(const Plan& plan) {
@@ -96,10 +100,12 @@ void add_plan(nb::module_& module) {
       .def("__str__", [](const Plan& p) { return to_string(p); })
       .def("__repr__", [](const Plan& p) { return "<Plan " + p.kernel + " " + name(p.direction) + ">"; });
 
-  module.def("plan", &plan_for, "options"_a, nb::kw_only(), "batch"_a = 1, "q_length"_a, "k_length"_a,
-             "q_heads"_a = 1, "kv_heads"_a = 0, "qk_dim"_a = 64, "v_dim"_a = 0, "dtype"_a = "fp32",
-             "lse"_a = true, "bias"_a = false, "alibi"_a = false, "packed"_a = false, "device"_a = "cpu",
-             "direction"_a = "forward", "threads"_a = 0, "The decision that forward or backward would take.");
+  module.def("plan", &plan_for, "options"_a, nb::kw_only(), "batch"_a.none() = 1, "q_length"_a.none(),
+             "k_length"_a.none(), "q_heads"_a.none() = 1, "kv_heads"_a.none() = 0, "qk_dim"_a.none() = 64,
+             "v_dim"_a.none() = 0, "dtype"_a.none() = "fp32", "lse"_a.none() = true, "bias"_a = false,
+             "alibi"_a = false, "packed"_a.none() = false, "device"_a.none() = "cpu",
+             "direction"_a.none() = "forward", "threads"_a.none() = 0,
+             "The decision that forward or backward would take.");
   module.def("alibi_slopes", &alibi_slopes, "heads"_a, "The slopes of the ALiBi paper.");
   module.def("build_info", &build_info, "How the library was built; one fact per line.");
   module.def("devices", &all_devices, "Each device of this machine: device, name, description.");

@@ -118,6 +118,9 @@ def library_of(q: Array) -> Library:
 
 
 def _find(q: Array) -> Library:
+    if "Tracer" in type(q).__name__ and type(q).__module__.startswith("jax"):
+        raise TypeError(f"q is of type {type(q).__name__}; inside jax.jit, grad and vmap arrays have no memory to work "
+                        "on: call tessera outside of them, or through jax.pure_callback")
     for base in type(q).__mro__:
         root = base.__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are JAX's
         if root == "numpy" or root in _KINDS:

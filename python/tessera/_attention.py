@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from tessera import _core
@@ -23,52 +23,106 @@ class Gradients(NamedTuple):
     bias: Array
 
 
-@lru_cache(maxsize=256)
-def options(causal: bool, window: tuple[int, int] | None, align: AlignName, diagonal: int | None,
-            scale: float | None, softcap: float, dropout: float, origin: Origin, algorithm: AlgorithmName,
-            deterministic: bool, block_mask: BlockMask | None) -> _core.Options:
-    """The description of a call in the words of ``attention``, made once for equal arguments."""
-    left, right = (-1, -1) if window is None else window
-    if causal:
-        right = 0
-    return _core.Options(scale=scale, left=left, right=right, align=align, diagonal=diagonal, softcap=softcap,
-                         dropout=dropout, origin=origin, algorithm=algorithm, deterministic=deterministic,
-                         block_mask=block_mask)
+Description = tuple[bool, tuple[int, int] | None, AlignName, int | None, float | None, float, float, Origin,
+                    AlgorithmName, bool]
+"""causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm and deterministic of a call."""
+
+_made: dict[Description, _core.Options] = {}
+_MOST = 256
+_FIXED = (bool, int, float, str, tuple, type(None))
+
+
+def options(description: Description, block_mask: BlockMask | None = None) -> _core.Options:
+    """The description of a call in the words of ``attention``. Equal ones share what is made of them.
+
+    Only values that cannot change are kept, and no block masks, which can be large.
+    """
+    try:
+        made = _made.get(description)
+    except TypeError:  # a list, say, has no hash
+        made = _options(*description)
+    else:
+        if made is None:
+            made = _options(*description)
+            if all(isinstance(value, _FIXED) for value in description):
+                if len(_made) >= _MOST:
+                    _made.clear()
+                _made[description] = made
+    return made if block_mask is None else made.with_blocks(block_mask)
+
+
+def _options(causal: bool, window: tuple[int, int] | None, align: AlignName, diagonal: int | None,
+             scale: float | None, softcap: float, dropout: float, origin: Origin, algorithm: AlgorithmName,
+             deterministic: bool) -> _core.Options:
+    if hasattr(causal, "__dlpack__"):
+        raise ValueError(f"causal is an array ({type(causal).__name__}); it must be True or False")
+    left, right = (-1, -1) if window is None else _two("window", window, "(left, right)")
+    return _core.Options(scale=scale, left=left, right=0 if causal else right, align=align, diagonal=diagonal,
+                         softcap=softcap, dropout=dropout, origin=origin, algorithm=algorithm,
+                         deterministic=deterministic)
+
+
+def _two(name: str, values: Any, meaning: str) -> tuple[int, int]:
+    """Two integers that were given as one argument."""
+    try:
+        first, second = values
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {values!r}; it must be two integers, {meaning}") from None
+    return first, second
 
 
 def _layout(layout: str) -> int:
-    if layout not in _LAYOUTS:
+    if not isinstance(layout, str) or layout not in _LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be 'bshd' (batch, sequence, heads, head_dim) "
                          "or 'bhsd' (batch, heads, sequence, head_dim)")
     return _LAYOUTS[layout]
 
 
-def _beside(values: Any, kind: str, library: Library, q: Array) -> Any:
+def _beside(name: str, values: Any, kind: str, library: Library, q: Array) -> Any:
     """An array as it is; a list or tuple of numbers as an array beside q."""
-    return library.numbers(values, kind, q) if isinstance(values, (list, tuple)) else values
+    if not isinstance(values, (list, tuple)):
+        return values
+    try:
+        return library.numbers(values, kind, q)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(f"{name} is {values!r}; it must hold {'int32' if kind == 'i' else 'float32'} numbers") from None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one number: Python's, NumPy's, or an array without dimensions."""
+    return isinstance(value, Integral) or getattr(value, "ndim", None) == 0
 
 
 def _pair(lengths: Any) -> tuple[Any, Any]:
     """Cumulative lengths of queries and keys: given as two, or as one for both."""
-    if lengths is None:
-        return None, None
-    if isinstance(lengths, (tuple, list)) and len(lengths) == 2 and not isinstance(lengths[0], int):
+    if isinstance(lengths, (tuple, list)) and len(lengths) == 2 and not _is_number(lengths[0]):
         return lengths[0], lengths[1]
     return lengths, lengths
 
 
-def _lengths(lengths: Any, library: Library, q: Array) -> tuple[Any, Any]:
-    """The same as arrays beside q."""
+def _lengths(lengths: Any, max_lengths: tuple[int, int], library: Library, q: Array) -> tuple[Any, Any, int, int]:
+    """Those of queries and of keys as arrays beside q, and the longest of each."""
+    if lengths is None:
+        return None, None, 0, 0
     of_q, of_k = _pair(lengths)
-    return _beside(of_q, "i", library, q), _beside(of_k, "i", library, q)
+    return (_beside("lengths", of_q, "i", library, q), _beside("lengths", of_k, "i", library, q),
+            *_two("max_lengths", max_lengths, "(of queries, of keys)"))
 
 
-def _slopes(alibi: Any, library: Library, q: Array, heads_axis: int) -> Any:
+def _heads(shape: Sequence[int], order: int) -> int:
+    """The number of query heads, from the shape of q."""
+    rank = len(shape)
+    if rank not in (3, 4):
+        raise ValueError(f"q has {rank} dimensions; it must have 4, or 3 without a batch")
+    return shape[rank - 2 if order == _core.SEQUENCE_FIRST else rank - 3]
+
+
+def _slopes(alibi: Any, library: Library, q: Array, order: int) -> Any:
     if alibi is None or alibi is False:
         return None
     if alibi is True:
-        alibi = _core.alibi_slopes(q.shape[heads_axis])
-    return _beside(alibi, "f", library, q)
+        alibi = _core.alibi_slopes(_heads(q.shape, order))
+    return _beside("alibi", alibi, "f", library, q)
 
 
 def attention(
@@ -157,11 +211,11 @@ def attention(
     [[ 4. 40.]]
     """
     library = library_of(q)
-    library.check_inputs(q, k, v, bias)
+    library.check_inputs(q, k, v, bias, alibi)
     order = _layout(layout)
-    description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, False,
+    description = options((causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, False),
                           block_mask)
-    lengths_q, lengths_k = _lengths(lengths, library, q)
+    lengths_q, lengths_k, max_q, max_k = _lengths(lengths, max_lengths, library, q)
     q_shape, v_shape = q.shape, v.shape
     rank = len(q_shape)
     if rank not in (3, 4) or len(v_shape) != rank:
@@ -173,8 +227,8 @@ def attention(
         out = library.empty((*q_shape[:-1], v_shape[-1]), q)
     if lse is None and return_lse:
         lse = library.empty((*q_shape[:rank - 3], q_shape[heads], q_shape[queries]), q, library.accumulator(q))
-    _core.forward(description, q, k, v, bias, out, lse, _slopes(alibi, library, q, heads), lengths_q, lengths_k,
-                  *max_lengths, seed, offset, dropout_state, order, library.stream(q) if stream is None else stream,
+    _core.forward(description, q, k, v, bias, out, lse, _slopes(alibi, library, q, order), lengths_q, lengths_k,
+                  max_q, max_k, seed, offset, dropout_state, order, library.stream(q) if stream is None else stream,
                   threads, library.lends_workspace(q))
     return library.finished(out) if lse is None else (library.finished(out), library.finished(lse))
 
@@ -234,13 +288,12 @@ def attention_backward(
     unknown = [name for name in wanted if name not in Gradients._fields]
     if unknown:
         raise ValueError(f"wanted has {unknown[0]!r}; it must name some of {', '.join(Gradients._fields)}")
-    description = options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic,
+    description = options((causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic),
                           block_mask)
-    lengths_q, lengths_k = _lengths(lengths, library, q)
-    heads = len(q.shape) - (2 if order == _core.SEQUENCE_FIRST else 3)
+    lengths_q, lengths_k, max_q, max_k = _lengths(lengths, max_lengths, library, q)
     grads = Gradients(*(library.empty(tuple(x.shape), x) if name in wanted and x is not None else None
                         for name, x in zip(Gradients._fields, (q, k, v, bias))))
     _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grads.q, grads.k, grads.v, grads.bias,
-                   _slopes(alibi, library, q, heads), lengths_q, lengths_k, *max_lengths, seed, offset, dropout_state,
+                   _slopes(alibi, library, q, order), lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state,
                    order, library.stream(q) if stream is None else stream, threads, library.lends_workspace(q))
     return Gradients(*(None if x is None else library.finished(x) for x in grads))

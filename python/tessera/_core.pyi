@@ -82,6 +82,8 @@ class Options:
                  block_mask: BlockMask | None = None) -> None:
         """``left``/``right`` bound the band around the diagonal, -1 is no bound, ``right=0`` is causal. ``dropout`` is
         the probability; seed and offset belong to the calls. ``origin`` is (row, column, batch, head)."""
+    def with_blocks(self, block_mask: BlockMask | None) -> Options:
+        """The same with another block mask."""
     @property
     def scale(self) -> float | None: ...
     @property

@@ -15,7 +15,10 @@ from tessera._types import AlgorithmName, AlignName, Array, DirectionName, Layou
 
 def _sizes(x: Array | Sequence[int], order: int, name: str) -> tuple[int, int, int, int]:
     """(batch, sequence, heads, head_dim) of an array or a shape."""
-    shape = tuple(getattr(x, "shape", x))
+    try:
+        shape = tuple(getattr(x, "shape", x))
+    except TypeError:
+        raise ValueError(f"{name} is {x!r}; it must be an array or a shape") from None
     if len(shape) == 3:
         shape = (1, *shape)
     if len(shape) != 4:
@@ -69,7 +72,7 @@ def plan(
     dtype = dtype_name(q) if dtype is None and is_array else "fp32" if dtype is None else dtype_name(dtype)
     device = device_name(q) if device is None and is_array else "cpu" if device is None else device
     return _core.plan(
-        options(causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic, block_mask),
+        options((causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic), block_mask),
         batch=batch, q_length=q_length, k_length=k_length, q_heads=q_heads, kv_heads=kv_heads, qk_dim=qk_dim,
         v_dim=v_dim, dtype=dtype, lse=return_lse, bias=bias is not None and bias is not False,
         alibi=alibi is not None and alibi is not False, packed=packed, device=device, direction=direction,

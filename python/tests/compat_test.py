@@ -1,12 +1,13 @@
 """tessera.compat.flash_attn against attention written out in torch."""
 
 import inspect
+import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_support import DEVICE, EXACT, as_numpy, band, check, plain_attention, randn, torch
+from torch_support import CUDA, DEVICE, EXACT, as_numpy, band, check, plain_attention, randn, torch
 
 import tessera.compat
 from tessera.compat import flash_attn
@@ -87,6 +88,64 @@ def test_varlen_causal_is_bottom_right_in_each_sequence():
     parts = [plain_attention(a[None], b[None], c[None], mask=band(len(a), len(b), right=0))[0] for a, b, c in zip(
         q.split(lengths_q), k.split(lengths_k), v.split(lengths_k))]
     check("out", got, as_numpy(torch.cat(parts)), EXACT, 100)
+
+
+SLOPES = {"none": lambda: None, "heads": lambda: torch.rand(2, device=DEVICE),
+          "batch and heads": lambda: torch.rand(2, 2, device=DEVICE),
+          "strided": lambda: torch.rand(2, 8, device=DEVICE)[:, ::4], "transposed": lambda: torch.rand(2, 2, device=DEVICE).T,
+          "expanded": lambda: torch.rand(2, device=DEVICE).expand(2, 2)}
+
+
+@pytest.mark.parametrize("slopes", SLOPES)
+def test_varlen_takes_what_flash_attn_takes(slopes):
+    """A max_seqlen above the number of tokens, tokens behind the last sequence, and slopes with any strides."""
+    slopes = SLOPES[slopes]()
+    lengths_q, lengths_k = (3, 5), (6, 5)
+    cumulative = [torch.tensor((0, a, a + b), dtype=torch.int32, device=DEVICE) for a, b in (lengths_q, lengths_k)]
+    q, k, v = (randn(n, 2, 16, grad=True) for n in (8 + 4, 11 + 3, 11 + 3))
+    dense = [x.detach()[:n].requires_grad_() for x, n in ((q, 8), (k, 11), (v, 11))]
+    want = attention(*dense, lengths=tuple(cumulative), max_lengths=(5, 6), causal=True,
+                     alibi=None if slopes is None else slopes.contiguous())
+    got = flash_attn.flash_attn_varlen_func(*(x[:len(y)] for x, y in zip((q, k, v), dense)), *cumulative, 1000, 1000,
+                                            causal=True, alibi_slopes=slopes)
+    assert torch.equal(got, want)
+    if CUDA:
+        return  # where the lengths cannot be read, rows of no sequence are not written
+    out = flash_attn.flash_attn_varlen_func(q, k, v, *cumulative, 5, 6, causal=True, alibi_slopes=slopes)
+    assert torch.equal(out[:8], want) and not out[8:].any()
+    for grad, expected in zip(torch.autograd.grad(out.square().sum(), (q, k, v)),
+                              torch.autograd.grad(want.square().sum(), dense)):
+        assert torch.equal(grad[:len(expected)], expected) and not grad[len(expected):].any()
+
+
+def test_varlen_with_tokens_behind_the_last_sequence_step_by_step():
+    from tessera.compat.flash_attn import flash_attn_interface as low
+
+    if CUDA:
+        pytest.skip("on a GPU rows of no sequence are not written")
+    cu = torch.tensor([0, 12, 30], dtype=torch.int32, device=DEVICE)
+    q, k, v = (randn(34, 4, 16, grad=True) for _ in range(3))
+    words = {"dropout_p": 0.3, "softmax_scale": 0.25, "causal": False, "alibi_slopes": torch.rand(4, 2, device=DEVICE).T}
+    out, lse, signed, state = low._flash_attn_varlen_forward(q, k, v, cu, cu, 18, 50, **words, return_softmax=True)
+    assert not out[30:].any() and torch.isneginf(lse[:, 30:]).all() and signed.shape == (2, 4, 18, 50)
+    grads = [torch.empty_like(x) for x in (q, k, v)]
+    low._flash_attn_varlen_backward(torch.ones_like(out), q, k, v, out, lse, *grads, cu, cu, 18, 50, **words,
+                                    rng_state=state)
+    want = attention(*(x[:30] for x in (q, k, v)), lengths=cu, dropout=0.3, dropout_state=state, scale=0.25,
+                     alibi=words["alibi_slopes"])
+    assert torch.equal(out[:30], want)
+    for got, expected in zip(grads, torch.autograd.grad(want.sum(), (q, k, v))):
+        assert torch.equal(got, expected)  # 0 behind the last sequence
+
+
+def test_varlen_compiles_whole():
+    cu = torch.tensor([0, 12, 30], dtype=torch.int32, device=DEVICE)
+    x = randn(34, 2, 16, dtype=torch.float32)
+    compiled = torch.compile(lambda x: flash_attn.flash_attn_varlen_func(x, x, x, cu, cu, 18, 18), fullgraph=True,
+                             backend="aot_eager")
+    assert torch.equal(compiled(x[:30]), flash_attn.flash_attn_varlen_func(x[:30], x[:30], x[:30], cu, cu, 18, 18))
+    if not CUDA:
+        assert not compiled(x)[30:].any()
 
 
 def test_return_attn_probs():
@@ -260,6 +319,33 @@ def test_install(installed):
     tessera.compat.install()
     tessera.compat.uninstall()
     assert "flash_attn" not in sys.modules and "flash_attn.bert_padding" not in sys.modules
+
+
+def test_install_is_a_distribution(installed):
+    """Code asks importlib.metadata for the version before it imports, and for the packages that there are."""
+    import importlib.metadata as metadata
+
+    for name in ("flash_attn", "flash-attn"):
+        assert metadata.version(name) == flash_attn.__version__
+    assert metadata.distribution("flash_attn").metadata["Name"] == "flash_attn"
+    assert "flash_attn" in metadata.packages_distributions()["flash_attn"]
+    with pytest.raises(metadata.PackageNotFoundError):
+        metadata.version("no-such-package-at-all")
+    tessera.compat.uninstall()
+    assert "flash_attn" not in [x.metadata["Name"] for x in metadata.distributions() if x.version == "2.8.3"]
+
+
+def test_transformers_finds_it():
+    """In a process of its own: transformers looks once, when it is imported. It also wants a GPU, which is pretended."""
+    pytest.importorskip("transformers", reason="transformers is not installed (tools/setup python)")
+    program = """if True:
+        import tessera.compat
+        tessera.compat.install()
+        from transformers.utils import import_utils
+        import_utils.is_torch_cuda_available = lambda: True
+        assert import_utils.is_flash_attn_2_available()
+        """
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_install_refuses_to_mix(monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import gc
+import sys
 
 import numpy as np
 import pytest
@@ -203,3 +205,35 @@ def test_strides_of_arrays_without_elements_mean_nothing(queries, keys, strides)
     assert out.shape == grads.q.shape == q.shape and grads.k.shape == grads.v.shape == k.shape
     for x in (out, *grads[:3]):
         assert (x == 0).all()
+
+
+# --- references ------------------------------------------------------------------------------------------------------
+
+
+def strided_by_bytes(memory):
+    return np.ndarray((1, 4, 1, 8), np.float32, memory, strides=(160, 40, 40, 5))
+
+
+@pytest.mark.parametrize("array", [
+    strided_by_bytes(bytearray(200)), np.zeros((1, 4, 1, 8), ">f4"), np.zeros((1, 4, 1, 8), np.complex64),
+    np.zeros((1, 4, 1, 8), "datetime64[s]"), np.zeros((1, 4, 1, 8), np.int32), np.full((1, 4, 1, 8), None),
+    np.zeros((1, 4, 1, 9), np.float32), np.zeros((1,) * 9, np.float32)],
+    ids=["stride", "byte order", "complex", "date", "int", "object", "shape", "rank"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_refused_array_is_let_go(array, place):
+    q = np.zeros((1, 4, 1, 8), np.float32)
+    arguments = [q, q, q]
+    arguments[place] = array
+    before = sys.getrefcount(array)
+    for _ in range(10):
+        with pytest.raises((ValueError, TypeError)):
+            tessera.attention(*arguments)
+    assert sys.getrefcount(array) == before
+
+
+def test_refused_memory_can_be_resized():
+    memory = bytearray(200)
+    with pytest.raises(ValueError, match="strides"):
+        tessera.attention(strided_by_bytes(memory), *(np.zeros((1, 4, 1, 8), np.float32),) * 2)
+    gc.collect()
+    memory.extend(b"more")  # BufferError while anybody has a view of it

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
 
+import tessera
 from tessera import BlockMask
 from tessera._core import Options
 
@@ -76,6 +79,67 @@ def test_wrong_masks():
         BlockMask.from_csr(64, 64, [0, 1], [5], block_q=64, block_k=64)
 
 
+@pytest.mark.parametrize("arguments, text", [
+    (("a", 64, 1), "q_length is 'a'; it must be an integer"), ((64, 64, 1.5), "radius is 1.5; it must be an integer"),
+    ((64, 64, None), "radius is None; it must be an integer"), ((64, 2**63, 1), "k_length is 9223372036854775808"),
+])
+def test_arguments_of_presets(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        BlockMask.local(*arguments)
+
+
+def test_arguments_of_masks():
+    flags = np.ones((4, 4), bool)
+    with pytest.raises(ValueError, match="density is 'a'; it must be a number"):
+        BlockMask.random(64, 64, "a")
+    with pytest.raises(ValueError, match="seed is -1; it must be from 0 to 2.64 - 1"):
+        BlockMask.random(64, 64, 0.5, -1)
+    with pytest.raises(ValueError, match="block_q is None; it must be an integer"):
+        BlockMask.from_blocks(flags, block_q=None)
+    with pytest.raises(ValueError, match="q_length is not given, and 4 blocks of 4611686018427387904 make more than"):
+        BlockMask.from_blocks(flags, block_q=2**62, block_k=1)
+    with pytest.raises(ValueError, match="columns is 'a'; it must be a sequence of integers"):
+        BlockMask.from_csr(64, 64, [0, 1], "a", block_q=64, block_k=64)
+    with pytest.raises(ValueError, match=r"columns\[0\] is 4294967296; it must fit 32 bits"):
+        BlockMask.from_csr(64, 64, [0, 1], [2**32], block_q=64, block_k=64)
+    with pytest.raises(ValueError, match=r"row_offsets\[1\] is 0.5; it must be an integer"):
+        BlockMask.from_csr(64, 64, [0, 0.5], [0], block_q=64, block_k=64)
+    with pytest.raises(ValueError, match="head is 'a'; it must be an integer"):
+        BlockMask.local(64, 64, 1).draw("a")
+    with pytest.raises(ValueError, match="q_block is 9; it must be in"):
+        BlockMask.local(64, 64, 1).row(9)
+
+
+def test_a_mask_that_no_memory_holds():
+    with pytest.raises(ValueError, match="density is 0.5, which keeps 140737488355328 of 281474976710656 blocks"):
+        BlockMask.random(2**31, 2**31, 0.5)
+    with pytest.raises(MemoryError, match="no memory for a mask"):
+        BlockMask.random(2**31, 2**31, 0.003)
+
+
+def test_calls_keep_no_mask():
+    """The description of a call is kept for the next one, but not a mask, which may be of any size."""
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("needs /proc")
+    q = np.zeros((1, 2000, 1, 1), np.float32)
+
+    def call():
+        mask = BlockMask.local(2000, 2000, 2000, block_q=1, block_k=1)  # 32 MB
+        before = sys.getrefcount(mask)
+        tessera.attention(q, q, q, block_mask=mask, threads=1)
+        assert sys.getrefcount(mask) == before
+
+    call()
+    before = resident()
+    for _ in range(4):
+        call()
+    assert resident() - before < 64e6
+
+
 def test_masks_and_options_travel():
     mask = BlockMask.random(256, 256, 0.5, seed=2, heads=2, block_q=32, block_k=32)
     again = pickle.loads(pickle.dumps(mask))
@@ -95,3 +159,7 @@ def test_options_are_values():
     assert repr(Options(right=0, dropout=0.5)) == "Options(right=0, dropout=0.5)"
     with pytest.raises(AttributeError):
         Options().left = 3
+    assert Options(scale=2.0).with_blocks(mask) == Options(scale=2.0, block_mask=mask)
+    assert Options(block_mask=mask).with_blocks(None) == Options()
+    with pytest.raises(ValueError, match="block_mask is 3; it must be a BlockMask or None"):
+        Options().with_blocks(3)

@@ -1,5 +1,6 @@
 """tessera.torch.attention in eager mode: results and gradients against the fp64 oracle."""
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -97,6 +98,9 @@ def test_lengths_as_a_list():
     want = attention(x, x, x, lengths=lengths, max_lengths=(5, 5))
     assert torch.equal(attention(x, x, x, lengths=[0, 4, 9], max_lengths=(5, 5)), want)
     assert torch.equal(attention(x, x, x, lengths=([0, 4, 9], lengths), max_lengths=(5, 5)), want)
+    one = [np.int32(0), np.int32(9)], [torch.tensor(0), torch.tensor(9)], np.array([0, 9])
+    assert all(torch.equal(attention(x, x, x, lengths=y, max_lengths=[9, 9]), attention(x[None], x[None], x[None])[0])
+               for y in one)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "block-sparse"])
@@ -213,9 +217,9 @@ def test_output_follows_the_memory_order_of_q():
 def test_docstrings():
     import doctest
 
-    from tessera.torch import _attention, _sdpa
+    from tessera.torch import _attention, _replace, _sdpa
 
-    for module in (_attention, _sdpa, tessera.compat):
+    for module in (_attention, _replace, _sdpa, tessera.compat):
         results = doctest.testmod(module)
         assert results.attempted and not results.failed, module
     tessera.compat.uninstall()
@@ -326,11 +330,53 @@ def test_deterministic_follows_torch():
     assert all(torch.equal(a, b) for a, b in zip(*grads))
 
 
-def test_second_derivatives_are_refused():
+def as_operators():
+    """Under any mode of torch a call takes the operators in place of the autograd function."""
+    return torch.overrides.BaseTorchFunctionMode()
+
+
+WAYS = pytest.mark.parametrize("way", [contextlib.nullcontext, as_operators], ids=["eager", "operators"])
+
+
+@WAYS
+@pytest.mark.parametrize("through", ["the output", "the lse"])
+def test_second_derivatives_are_refused(way, through):
+    """Also where the gradient of the output is a constant, and where the input is no leaf."""
     x = randn(1, 9, 2, 8, grad=True)
-    (grad,) = torch.autograd.grad(attention(x, x, x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable|differentiat"):
-        torch.autograd.grad(grad.sum(), x)
+
+    def value(x):
+        y = 2.0 * x
+        out, lse = attention(y, y, y, return_lse=True)
+        return out.sum() if through == "the output" else lse.sum()
+
+    with way():
+        (grad,) = torch.autograd.grad(value(x), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="first derivatives only.*SDPBackend.MATH"):
+            torch.autograd.grad(grad.square().sum(), x)
+        with pytest.raises(NotImplementedError, match="first derivatives only"):
+            torch.autograd.functional.hvp(value, x.detach(), torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="first derivatives only"):
+            torch.autograd.functional.hessian(value, x[:, :2, :1, :2].detach())
+        leaf = x.detach().requires_grad_()
+        attention(leaf, leaf, leaf).sum().backward(create_graph=True, inputs=[leaf])
+        with pytest.raises(NotImplementedError, match="first derivatives only"):
+            leaf.grad.sum().backward()
+        leaf.grad = None  # ends the cycle that create_graph makes
+
+
+@WAYS
+def test_a_graph_of_first_derivatives_is_made_without_harm(way):
+    """create_graph alone costs nothing but the graph: other parts of it may be differentiated again."""
+    q, k, v, bias = *(randn(1, 9, 2, 8, grad=True) for _ in range(3)), randn(9, 9, grad=True)
+    with way():
+        def loss():
+            return attention(q, k, v, bias=bias).square().sum() + q.pow(3).sum()
+
+        want = torch.autograd.grad(loss(), (q, k, v, bias))
+        got = torch.autograd.grad(loss(), (q, k, v, bias), create_graph=True)
+    assert all(torch.equal(a, b) for a, b in zip(got, want))
+    other = torch.autograd.grad(q.pow(3).sum(), q, create_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(other.sum(), q)[0], 6.0 * q)
 
 
 def test_forward_mode_is_refused_not_ignored():
@@ -364,7 +410,65 @@ def test_alibi_words():
     assert torch.equal(attention(x, x, x, alibi=False), attention(x, x, x))
 
 
+@WAYS
+def test_alibi_slopes_that_require_a_gradient_are_refused(way):
+    x, slopes = randn(1, 9, 2, 8), torch.ones(2, device=DEVICE, requires_grad=True)
+    with way(), pytest.raises(ValueError, match="alibi requires a gradient.*bias"):
+        attention(x, x, x, alibi=slopes)
+    with torch.no_grad():
+        attention(x, x, x, alibi=slopes)
+    with pytest.raises(ValueError, match="requires a gradient"):
+        tessera.attention(x, x, x, alibi=slopes)
+
+
+def test_strided_alibi_slopes():
+    x, slopes = randn(3, 9, 2, 8), torch.rand(2, 3, device=DEVICE)
+    for strided in (slopes.T, torch.rand(3, 4, device=DEVICE)[:, ::2], torch.rand(6, 2, device=DEVICE)[::2],
+                    torch.rand(2, device=DEVICE).expand(3, 2)):
+        assert torch.equal(attention(x, x, x, alibi=strided), attention(x, x, x, alibi=strided.contiguous()))
+
+
+@WAYS
+def test_tensors_do_not_describe_a_call(way):
+    """A description is kept for later calls, and a tensor may change."""
+    x = randn(1, 9, 2, 8)
+    number = torch.tensor(0.5)
+    for words in ({"scale": number}, {"scale": torch.nn.Parameter(number)}, {"softcap": number}, {"dropout": number},
+                  {"window": (torch.tensor(3), 0)}, {"diagonal": torch.tensor(3)}, {"causal": torch.tensor(True)},
+                  {"origin": (torch.tensor(1), 0, 0, 0)}):
+        name = next(iter(words))
+        with way(), pytest.raises(ValueError, match=f"^{'left' if name == 'window' else name}.* is an? "):
+            attention(x, x, x, **words)
+
+
+def test_a_mask_without_values_is_no_bias():
+    from torch.nn.attention.bias import causal_lower_right
+
+    x = randn(1, 9, 2, 8)
+    with pytest.raises(ValueError, match="bias is a CausalBias.*causal=True"):
+        attention(x, x, x, bias=causal_lower_right(9, 9))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 0.5, None, "a"])
+@pytest.mark.parametrize("name", ["seed", "offset"])
+def test_seeds_that_do_not_fit(name, seed):
+    x = randn(1, 9, 2, 8)
+    words = {"seed": 1, name: seed}
+    if words["seed"] is None:
+        pytest.skip("no seed: one is drawn")
+    with pytest.raises(ValueError, match=f"{name} is {seed!r}; it must be an integer from 0 to 2"):
+        attention(x, x, x, dropout=0.5, **words)
+
+
 @pytest.mark.parametrize("words, error, text", [
+    ({"scale": "a"}, ValueError, "scale is 'a'; it must be a number or None"),
+    ({"bias": 1.0}, TypeError, "bias is of type float; it must be a torch.Tensor"),
+    ({"dropout": "a"}, ValueError, "dropout is 'a'; it must be a number"),
+    ({"softcap": None}, ValueError, "softcap is None; it must be a number"),
+    ({"window": [3]}, ValueError, r"window is \[3\]; it must be two integers"),
+    ({"lengths": ["a"]}, ValueError, r"lengths is \['a'\]"),
+    ({"lengths": [0, 9], "max_lengths": 9}, ValueError, "max_lengths is 9"),
+    ({"alibi": ["a", "b"]}, ValueError, "alibi is"),
     ({"layout": "sbhd"}, ValueError, "layout is 'sbhd'"),
     ({"dropout": 1.5}, ValueError, "dropout.probability is 1.5"),
     ({"window": (-3, 1)}, ValueError, "left"),
@@ -376,8 +480,20 @@ def test_errors_name_the_argument(words, error, text):
         attention(x, x, x, **words)
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2, 5])
+@pytest.mark.parametrize("words", [{}, {"alibi": True}, {"return_lse": True}, {"layout": "bhsd"}], ids=str)
+@WAYS
+def test_ranks_are_checked(way, words, rank):
+    x = torch.ones((2,) * rank, device=DEVICE)
+    with way(), pytest.raises(ValueError, match="^q.* dimensions|^q.ndim is"):
+        attention(x, x, x, **words)
+
+
 def test_shapes_and_types_are_checked():
     x = randn(1, 9, 2, 8)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        with pytest.raises(ValueError, match=f"q.dtype is {str(dtype)[6:]}; it must be float64, float32"):
+            attention(*(x.to(dtype),) * 3)
     with pytest.raises(ValueError, match="k.shape"):
         attention(x, randn(1, 9, 2, 9), x)
     with pytest.raises(ValueError, match="dtype"):

@@ -27,6 +27,10 @@ CASES = {
     "transposed": lambda: {"q": randn(2, 4, 9, 8, dtype=torch.float32).transpose(1, 2).requires_grad_()},
     "copied": lambda: {"q": randn(2, 9, 8, 4, dtype=torch.float32).transpose(2, 3).requires_grad_()},
     "expanded": lambda: {"k": randn(1, 7, 1, 8, dtype=torch.float32).expand(2, 7, 2, 8)},
+    "one channel": lambda: {x: randn(2, 1, 9, 4, dtype=torch.float32).transpose(1, 3).requires_grad_() for x in "qkv"},
+    "one channel, bshd": lambda: {x: randn(2, 9, 1, 4, dtype=torch.float32).mT.requires_grad_() for x in "qkv"},
+    "one key": lambda: {"bias": randn(1, 9, dtype=torch.float32).mT.requires_grad_(), **{
+        x: randn(2, 1, 2, 8, dtype=torch.float32, grad=True) for x in "kv"}},
     "heads first": lambda: {"q": randn(2, 4, 9, 8, dtype=torch.float32, grad=True), "layout": 1, **{
         x: randn(2, 2, 7, 8, dtype=torch.float32, grad=True) for x in "kv"}},
 }
@@ -37,9 +41,22 @@ def test_opcheck_forward(case):
     torch.library.opcheck(torch.ops.tessera.forward.default, operator_inputs(torch.float32, True, **CASES[case]()))
 
 
+BACKWARD_CASES = {
+    "plain": lambda: {},
+    "one channel": CASES["one channel"],
+    "copied": CASES["copied"],
+    "overlapping": lambda: {"q": randn(2, 4, 9, 8, dtype=torch.float32).transpose(1, 2), "k": randn(
+        80, dtype=torch.float32).as_strided((2, 7, 2, 8), (40, 1, 1, 1)), "v": randn(2, 7, 2, 8, dtype=torch.float32)},
+}
+
+
+@pytest.mark.parametrize("case", BACKWARD_CASES)
 @pytest.mark.parametrize("needs", [(True, True, True, True), (False, True, False, False)])
-def test_opcheck_backward(needs):
-    inputs = operator_inputs(torch.float32, False, bias=randn(9, 7, dtype=torch.float32))
+def test_opcheck_backward(needs, case):
+    words = {name: x.detach() for name, x in BACKWARD_CASES[case]().items()}
+    keys = words["k"].shape[1] if "k" in words else 7
+    rows = words["q"].shape[1] if "q" in words else 9
+    inputs = operator_inputs(torch.float32, False, bias=randn(rows, keys, dtype=torch.float32), **words)
     out, lse = torch.ops.tessera.forward(*inputs)
     torch.library.opcheck(torch.ops.tessera.backward.default,
                           (torch.randn_like(out), torch.randn_like(lse), out, lse, list(needs), *inputs))
@@ -66,6 +83,39 @@ def compare(function, compiled, inputs):
     check("value", got, as_numpy(want), torch.float32, 100)
     for a, b in zip(torch.autograd.grad(got, leaves), torch.autograd.grad(want, leaves)):
         check("gradient", a, as_numpy(b), torch.float32, 100)
+
+
+@pytest.mark.parametrize("transpose", [(1, 3), (2, 3), (1, 2)])
+def test_compile_with_one_channel(transpose):
+    """Of a dimension of size 1 the stride is anything; what is traced must say the same as what runs."""
+    shape = [2, 9, 4, 1]
+    shape[transpose[0]], shape[transpose[1]] = shape[transpose[1]], shape[transpose[0]]
+    q, k, v = (randn(*shape, dtype=torch.float32, grad=True) for _ in range(3))
+    both_ways(lambda q, k, v: attention(*(x.transpose(*transpose) for x in (q, k, v))).sin().sum(), q, k, v)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_with_the_slopes_of_the_paper(dynamic):
+    q, k, v = (randn(2, 33, 6, 16, dtype=torch.float32, grad=True) for _ in range(3))
+    both_ways(lambda q, k, v: attention(q, k, v, alibi=True, causal=True).sin().sum(), q, k, v, dynamic=dynamic)
+
+
+def test_compiled_autograd_after_an_eager_forward():
+    mask = tessera.BlockMask.local(64, 64, 1, block_q=16, block_k=16)
+    q, k, v, bias = *(randn(1, 64, 2, 8, dtype=torch.float32, grad=True) for _ in range(3)), \
+        randn(64, dtype=torch.float32, grad=True)
+    enable = torch._dynamo.compiled_autograd._enable
+    for words in ({}, {"causal": True, "scale": 0.5, "softcap": 2.0}, {"window": (3, -1), "block_mask": mask}):
+        def loss():
+            out, lse = attention(2.0 * q, k, v, bias=bias, return_lse=True, **words)
+            return out.square().sum() + lse.sum()
+
+        want = torch.autograd.grad(loss(), (q, k, v, bias))
+        value = loss()
+        with enable(torch.compile(backend="aot_eager", fullgraph=True)):
+            got = torch.autograd.grad(value, (q, k, v, bias))
+        for a, b in zip(got, want):
+            check("gradient", a, as_numpy(b), torch.float32, 10)
 
 
 def test_compile_with_dynamic_shapes():

@@ -15,6 +15,9 @@ namespace {
 
 using Columns = std::vector<std::int32_t>;
 
+// Of a random mask, whose size is known before: indices of more blocks would take 8 TiB.
+constexpr std::int64_t kMostKept = std::int64_t{1} << 40;
+
 void require_at_least(const char* preset, const char* name, std::int64_t value, std::int64_t least) {
   if (value >= least) return;
   core::refuse("BlockMask::", preset, ": ", name, " is ", value, "; it must be at least ", least);
@@ -168,11 +171,17 @@ BlockMask BlockMask::random(const BlockLayout& layout, double density, std::uint
   const std::int64_t blocks = grid.q_blocks * grid.k_blocks;
   const std::int64_t total = density == 1 ? blocks : std::llround(density * static_cast<double>(blocks));
   const std::int64_t each = total / grid.q_blocks, left_over = total % grid.q_blocks;
+  if (total > kMostKept / layout.heads) {
+    core::refuse("BlockMask::random: density is ", density, ", which keeps ", total, " of ", blocks,
+                 " blocks for each of ", layout.heads, " heads; at most ", kMostKept,
+                 " may be kept; take larger blocks or a lower density");
+  }
   Columns all;
   return BlockMask(
       core::build_block_mask(layout, [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
         const std::int64_t count =
             each + (q_block + 1) * left_over / grid.q_blocks - q_block * left_over / grid.q_blocks;
+        if (head == 0 && q_block == 0) columns.reserve(static_cast<std::size_t>(layout.heads * total));
         if (count == 0) return;
         all.resize(static_cast<std::size_t>(grid.k_blocks));
         std::iota(all.begin(), all.end(), 0);

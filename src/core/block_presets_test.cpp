@@ -180,6 +180,19 @@ TEST(Preset, RandomHasTheDensityAskedForInEveryRow) {
   }
 }
 
+TEST(Preset, RandomOfTooManyBlocksIsRefusedBeforeItTakesMemory) {
+  const BlockLayout layout{std::int64_t{1} << 31, std::int64_t{1} << 31, 128, 128, 1};
+  try {
+    BlockMask::random(layout, 0.5);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("keeps 140737488355328 of 281474976710656 blocks"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Preset, RandomIsUniformAndDependsOnSeedAndHead) {
   const BlockLayout layout{256, 256, 16, 16, 2};
   const std::string one = BlockMask::random(layout, 0.25, 1).draw(0);

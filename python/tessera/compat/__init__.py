@@ -4,15 +4,43 @@
 """
 
 import importlib
+import importlib.metadata
+import pathlib
 import sys
 
 _MODULES = ("", ".flash_attn_interface", ".bert_padding")
 
 
+class _Distribution(importlib.metadata.Distribution):
+    """What an installed flash-attn says about itself: its name, its version, its package."""
+
+    def read_text(self, filename):
+        version = sys.modules["tessera.compat.flash_attn"].__version__
+        return {"METADATA": f"Metadata-Version: 2.1\nName: flash_attn\nVersion: {version}\n",
+                "top_level.txt": "flash_attn\n"}.get(filename)
+
+    def locate_file(self, path):
+        return pathlib.Path(__file__).parent / path
+
+
+class _Finder(importlib.metadata.DistributionFinder):
+    """Finds that distribution, for who asks for it by name or for all there are; it finds no modules."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        return None
+
+    def find_distributions(self, context=importlib.metadata.DistributionFinder.Context()):
+        if context.name is None or context.name.lower().replace("-", "_") == "flash_attn":
+            yield _Distribution()
+
+
+_finder = _Finder()
+
+
 def install() -> None:
     """Makes ``import flash_attn``, ``flash_attn.flash_attn_interface`` and ``flash_attn.bert_padding`` find the
-    library's stand-ins in this process, whether or not flash-attn is installed. Call it before the code that imports
-    them.
+    library's stand-ins in this process, whether or not flash-attn is installed, and ``importlib.metadata`` its version.
+    Call it before the code that imports them, or that looks for them when it is imported, as transformers does.
 
     Raises ImportError when the real flash_attn is loaded already: some code would keep it.
 
@@ -26,10 +54,14 @@ def install() -> None:
                           "tessera.compat.install() must come before its first import")
     for name in _MODULES:
         sys.modules["flash_attn" + name] = importlib.import_module("tessera.compat.flash_attn" + name)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def uninstall() -> None:
     """Undoes ``install``. Names that were imported meanwhile stay with those who have them."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
     for name in _MODULES:
         module = sys.modules.get("flash_attn" + name)
         if module is not None and module.__name__.startswith("tessera.compat."):

@@ -10,6 +10,7 @@ docs/pytorch.md is the guide.
 
 from tessera.torch._attention import attention, new_dropout_state
 from tessera.torch._operators import mask_key
-from tessera.torch._sdpa import replace_sdpa, scaled_dot_product_attention
+from tessera.torch._replace import replace_sdpa
+from tessera.torch._sdpa import scaled_dot_product_attention
 
 __all__ = ["attention", "mask_key", "new_dropout_state", "replace_sdpa", "scaled_dot_product_attention"]

@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad, profiler
+from torch.nn.attention.bias import CausalBias
 
-from tessera._attention import _layout, _pair, options
-from tessera._core import BlockMask, alibi_slopes
+from tessera import _core
+from tessera._attention import _heads, _layout, _pair, _two, options
+from tessera._core import BlockMask
 from tessera._types import AlgorithmName, AlignName, Layout, Origin
 from tessera.torch import _calls, _operators
 
@@ -97,12 +99,17 @@ def attention(
     """
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    if dropout > 0.0 and dropout_state is None:
+    if dropout and dropout_state is None:
         dropout_state = new_dropout_state(q.device, generator) if seed is None else _state(seed, offset, q.device)
     order = _layout(layout)
-    if alibi is not None and not isinstance(alibi, Tensor):
-        alibi = _slopes(alibi, q, q.shape[-2 if order == 0 else -3])
-    lengths_q, lengths_k = (None, None) if lengths is None else _lengths(lengths, q)
+    if alibi is not None:
+        alibi = _slopes(alibi, q, order)
+    lengths_q = lengths_k = None
+    if lengths is None:
+        max_lengths = 0, 0
+    else:
+        lengths_q, lengths_k = _lengths(lengths, q)
+        max_lengths = _two("max_lengths", max_lengths, "(of queries, of keys)")
     return attend(q, k, v, (bias, alibi, lengths_q, lengths_k, dropout_state),
                   (causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic),
                   block_mask, order, max_lengths, return_lse)
@@ -111,18 +118,21 @@ def attention(
 def attend(q: Tensor, k: Tensor, v: Tensor, others: tuple[Tensor | None, ...], description: tuple, block_mask: BlockMask | None,
            order: int, max_lengths: tuple[int, int], return_lse: bool) -> Tensor | tuple[Tensor, Tensor]:
     """``attention`` without defaults, which take a tenth of a small call. others: bias, alibi, lengths of queries and of
-    keys, dropout_state; description: what comes first among the arguments of ``options``."""
+    keys, dropout_state; description: as ``options`` takes it."""
     if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     bias = others[0]
     max_q, max_k = max_lengths
     if not _is_eager(q, k, v, bias):
+        if isinstance(bias, CausalBias):
+            raise ValueError("bias is a CausalBias, which holds no values; pass causal=True and align in its place")
         if not torch.compiler.is_compiling():
-            _refuse_tangents(q=q, k=k, v=v, bias=bias)
+            _check_tensors(q=q, k=k, v=v, bias=bias)
+            options(description, block_mask)  # in its words, not in those of the operator's schema
         key = None if block_mask is None else _operators.mask_key(block_mask)
         out, lse = torch.ops.tessera.forward(q, k, v, *others, max_q, max_k, order, *description, key)
         return (out, lse) if return_lse else out
-    call = (options(*description, block_mask), order, max_q, max_k)
+    call = (options(description, block_mask), order, max_q, max_k)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (bias is not None and bias.requires_grad)):
         return _operators.Attention.apply(call, others[1:], return_lse, q, k, v, bias)
@@ -151,23 +161,35 @@ def _is_eager(q, k, v, bias) -> bool:
     )
 
 
-def _refuse_tangents(**tensors) -> None:
+def _check_tensors(**tensors) -> None:
     """Forward-mode derivatives do not exist here, and the operators would drop them without a word."""
-    if forward_ad._current_level < 0:
-        return
     for name, tensor in tensors.items():
-        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+        if tensor is None and name == "bias":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; attention has gradients in reverse mode only")
 
 
 def _state(seed: int, offset: int, device: torch.device) -> Tensor:
     """Two numbers of 64 bits without a sign as the int64 tensor that holds the same bits."""
-    words = [(word + 2**63) % 2**64 - 2**63 for word in (seed, offset)]
+    for name, value in (("seed", seed), ("offset", offset)):
+        if isinstance(value, Tensor) or not hasattr(value, "__index__") or not 0 <= value < 2**64:
+            raise ValueError(f"{name} is {value!r}; it must be an integer from 0 to 2^64 - 1")
+    words = [word - 2**64 if word >= 2**63 else word for word in (int(seed), int(offset))]
     return torch.tensor(words, dtype=torch.int64, device=device)
 
 
 def _lengths(lengths: Any, q: Tensor):
-    return (x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int32, device=q.device) for x in _pair(lengths))
+    return (x if isinstance(x, Tensor) else _numbers("lengths", x, torch.int32, q) for x in _pair(lengths))
+
+
+def _numbers(name: str, values: Any, dtype: torch.dtype, q: Tensor) -> Tensor:
+    try:
+        return torch.tensor(values, dtype=dtype, device=q.device)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(f"{name} is {values!r}; it must hold {dtype} numbers") from None
 
 
 def _autocast(tensor: Tensor) -> Tensor:
@@ -176,7 +198,15 @@ def _autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
-def _slopes(alibi: Sequence[float] | bool, q: Tensor, heads: int) -> Tensor | None:
+def _slopes(alibi: Tensor | Sequence[float] | bool, q: Tensor, order: int) -> Tensor | None:
+    if isinstance(alibi, Tensor):
+        _operators.refuse_learned_slopes(alibi)
+        return alibi if alibi.dim() == 0 else _calls.with_rows(alibi)
     if alibi is False:
         return None
-    return torch.tensor(alibi_slopes(heads) if alibi is True else alibi, dtype=torch.float32, device=q.device)
+    if alibi is not True:
+        return _numbers("alibi", alibi, torch.float32, q)
+    heads = _heads(q.shape, order)
+    if torch.compiler.is_compiling():  # the number of heads may be symbolic
+        return torch.ops.tessera.alibi_slopes(q.detach(), heads)
+    return torch.tensor(_core.alibi_slopes(heads), dtype=torch.float32, device=q.device)

@@ -5,6 +5,8 @@ autograd function and the operators that torch.compile sees. On a GPU workspace 
 the library's calls): its counters see it, its limits hold for it, and what is free there serves both.
 """
 
+import itertools
+
 import torch
 
 from tessera import _core
@@ -18,7 +20,7 @@ _STREAM_IS_KNOWN = hasattr(Tensor, "__dlpack_c_exchange_api__")
 def empty_rows(like: Tensor) -> Tensor:
     """An uninitialised tensor of the same shape, type and order in memory whose last dimension is contiguous."""
     result = torch.empty_like(like)
-    if result.stride(-1) != 1:
+    if result.shape[-1] > 1 and result.stride(-1) != 1:  # of one element any stride will do
         result = torch.empty_like(like, memory_format=torch.contiguous_format)
     return result
 
@@ -41,14 +43,17 @@ def empty_lse(q: Tensor, layout: int) -> Tensor:
 def forward(description, layout, max_q, max_k, q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state,
             want_lse=True):
     """Output and LSE (None unless wanted). Inputs are taken as they lie unless head_dim is not contiguous."""
-    out = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else empty_output(q, v)
-    lse = empty_lse(q, layout) if want_lse else None
-    on_gpu = q.is_cuda
     try:
+        out = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else empty_output(q, v)
+        lse = empty_lse(q, layout) if want_lse else None
+        on_gpu = q.is_cuda
         _core.forward(description, q, k, v, bias, out, lse, alibi, lengths_q, lengths_k, max_q, max_k, 0, 0,
                       dropout_state, layout, stream(q) if on_gpu else None, torch.get_num_threads(), on_gpu)
-    except ValueError:
+    except (ValueError, IndexError):
         # Asking every tensor for its strides first would take a tenth of a small call; so the library is asked.
+        for name, tensor in (("q", q), ("v", v)):
+            if tensor.dim() not in (3, 4):
+                raise ValueError(f"{name} has {tensor.dim()} dimensions; it must have 4, or 3 without a batch") from None
         fitting = fit(q, k, v, bias, out)
         if fitting is None:
             raise
@@ -84,17 +89,19 @@ def fit(q, k, v, bias, *outputs):
     """q, k, v and bias with contiguous last dimensions, or None if they and what was made like them have that already:
     then it is not what was wrong."""
     inputs = (q, k, v, bias)
-    fitting = tuple(None if x is None else with_rows(x) for x in inputs)
+    fitting = tuple(x if x is None or x.dim() == 0 else with_rows(x) for x in inputs)
     if any(a is not b for a, b in zip(inputs, fitting)):
         return fitting
-    if any(x is not None and x.shape[-1] > 1 and x.stride(-1) != 1 for x in outputs):  # inputs that overlap themselves
-        return tuple(None if x is None else x.contiguous() for x in inputs)
+    # What is made like an input that overlaps itself need not have them; each output belongs to the input of its place.
+    overlaps = [x is not None and x.shape[-1] > 1 and x.stride(-1) != 1 for x in outputs]
+    if any(overlaps):
+        return tuple(x.contiguous() if overlap else x for x, overlap in itertools.zip_longest(inputs, overlaps))
     return None
 
 
 def with_rows(tensor: Tensor) -> Tensor:
     """The tensor itself, or a copy if its last dimension is not contiguous: the one thing the library asks for."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    return tensor if tensor.shape[-1] <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def stream(q: Tensor):

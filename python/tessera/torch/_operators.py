@@ -9,7 +9,6 @@ import hashlib
 from array import array
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
 from tessera import _core
@@ -25,6 +24,8 @@ torch.library.define("tessera::forward", f"({_INPUTS}) -> (Tensor out, Tensor ls
                      tags=(torch.Tag.pt2_compliant_tag,))
 torch.library.define("tessera::backward", f"(Tensor? grad_out, Tensor? grad_lse, Tensor out, Tensor lse, bool[] needs, "
                      f"{_INPUTS}) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)",
+                     tags=(torch.Tag.pt2_compliant_tag,))
+torch.library.define("tessera::alibi_slopes", "(Tensor like, SymInt heads) -> Tensor",
                      tags=(torch.Tag.pt2_compliant_tag,))
 
 # How many of an operator's inputs are tensors, and how many of those have a gradient: q, k, v and bias.
@@ -48,20 +49,46 @@ class Attention(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def backward(ctx, grad_out, grad_lse=None):
-        if torch.is_grad_enabled():  # create_graph: the gradients must refuse to be differentiated
-            return _backward_once(ctx, grad_out, grad_lse)
-        return _backward_eager(ctx, grad_out, grad_lse)
+        if grad_out is None and grad_lse is None:
+            return (None,) * 7
+        q, k, v, bias, out, lse = ctx.saved_tensors
+        needs = ctx.needs_input_grad[3:]
+        if torch.compiler.is_compiling():  # compiled autograd, which traces operators only
+            description, order, max_q, max_k = ctx.call
+            grads = torch.ops.tessera.backward(grad_out, grad_lse, out, lse, list(needs), q, k, v, bias, *ctx.side, max_q,
+                                               max_k, order, *_words(description))
+            grads = [grad if needed else None for grad, needed in zip(grads, needs)]
+        elif torch.is_grad_enabled():  # create_graph
+            grads = FirstDerivatives.apply(ctx.call, ctx.side, needs, (out, lse), grad_out, grad_lse, q, k, v, bias)
+        else:
+            grads = _calls.backward(*ctx.call, grad_out, grad_lse, out, lse, needs, q, k, v, bias, *ctx.side)
+        return None, None, None, *grads
 
 
-def _backward_eager(ctx, grad_out, grad_lse):
-    if grad_out is None and grad_lse is None:
-        return (None,) * 7
-    q, k, v, bias, out, lse = ctx.saved_tensors
-    return None, None, None, *_calls.backward(*ctx.call, grad_out, grad_lse, out, lse, ctx.needs_input_grad[3:], q, k,
-                                              v, bias, *ctx.side)
+    @staticmethod
+    def _compiled_autograd_key(ctx):
+        return (ctx._autograd_function_id,)
 
 
-_backward_once = once_differentiable(_backward_eager)
+class FirstDerivatives(torch.autograd.function._SingleLevelFunction):
+    """The gradients as a node of the graph that create_graph asks for. It is joined to everything that they depend on, so
+    that whoever differentiates them comes here, instead of missing this part of the derivative. (PyTorch's
+    once_differentiable joins it to grad_out only, which is a constant under a sum.)"""
+
+    @staticmethod
+    def forward(ctx, call, side, needs, results, grad_out, grad_lse, q, k, v, bias):
+        return _calls.backward(*call, grad_out, grad_lse, *results, needs, q, k, v, bias, *side)
+
+    @staticmethod
+    def backward(ctx, *_):
+        refuse_second_derivatives()
+
+
+def refuse_second_derivatives():
+    raise NotImplementedError(
+        "attention has first derivatives only, and these were to be differentiated again; use "
+        "torch.nn.functional.scaled_dot_product_attention under "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), outside of replace_sdpa(), where you need second ones")
 
 
 # --- block masks: a graph names one by what is in it ----------------------------------------------------------------
@@ -89,6 +116,18 @@ def mask_key(block_mask) -> str:
 mask_key._dynamo_marked_constant = True
 if hasattr(_pytree, "register_constant"):
     _pytree.register_constant(_core.BlockMask)
+    _pytree.register_constant(_core.Options)
+
+
+def _words(description: _core.Options) -> tuple:
+    """What the operators take in the place of a description."""
+    mask = description.block_mask
+    return (False, [description.left, description.right], description.align, description.diagonal, description.scale,
+            description.softcap, description.dropout, list(description.origin), description.algorithm,
+            description.deterministic, None if mask is None else mask_key(mask))
+
+
+_words._dynamo_marked_constant = True
 
 
 def _mask_of(key: str | None):
@@ -104,8 +143,8 @@ def _mask_of(key: str | None):
 def _call(max_q, max_k, layout, causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm,
           deterministic, block_mask):
     """What `_calls` wants to know besides the tensors."""
-    description = options(causal, window and tuple(window), align, diagonal, scale, softcap, dropout, tuple(origin),
-                          algorithm, deterministic, _mask_of(block_mask))
+    description = options((causal, window and tuple(window), align, diagonal, scale, softcap, dropout, tuple(origin),
+                           algorithm, deterministic), _mask_of(block_mask))
     return description, layout, max_q, max_k
 
 
@@ -132,7 +171,24 @@ def _backward_fake(grad_out, grad_lse, out, lse, needs, *inputs):
                  for tensor, needed in zip(inputs[:_DIFFERENTIABLE], needs))
 
 
+@torch.library.impl("tessera::alibi_slopes", ("cpu", "cuda"))
+def _alibi_slopes(like, heads):
+    return torch.tensor(_core.alibi_slopes(heads), dtype=torch.float32, device=like.device)
+
+
+@torch.library.register_fake("tessera::alibi_slopes")
+def _alibi_slopes_fake(like, heads):
+    return like.new_empty(heads, dtype=torch.float32)
+
+
+def refuse_learned_slopes(alibi):
+    if alibi is not None and alibi.requires_grad and torch.is_grad_enabled():
+        raise ValueError("alibi requires a gradient, which attention does not compute; pass alibi.detach(), or "
+                         "-slope * distance as a bias, which has one")
+
+
 def _setup_context(ctx, inputs, output):
+    refuse_learned_slopes(inputs[4])
     ctx.save_for_backward(*inputs[:_TENSORS], *output)
     ctx.settings = inputs[_TENSORS:]
     ctx.set_materialize_grads(False)
@@ -150,3 +206,4 @@ def _operator_backward(ctx, grad_out, grad_lse):
 
 
 torch.library.register_autograd("tessera::forward", _operator_backward, setup_context=_setup_context)
+torch.library.register_autograd("tessera::backward", lambda ctx, *grads: refuse_second_derivatives())

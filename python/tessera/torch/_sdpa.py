@@ -1,12 +1,10 @@
-"""PyTorch's scaled_dot_product_attention with the library behind it, and a way to put it under models as they are."""
+"""PyTorch's scaled_dot_product_attention with the library behind it."""
 
-import contextlib
-import functools
 import math
-import threading
 
 import torch
-import torch.nn.functional as functional
+from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from tessera._core import HEADS_FIRST
 from tessera.torch._attention import attend, new_dropout_state
@@ -29,8 +27,9 @@ def scaled_dot_product_attention(
 
     query is (..., heads, L, E), key (..., heads, S, E), value (..., heads, S, Ev), of rank 2 or more; leading
     dimensions broadcast. attn_mask: bool (True takes part) or float (added), broadcast to (..., heads, L, S), float
-    masks with their gradient. is_causal: from the first key on (top-left); it may stand beside a mask. enable_gqa:
-    key and value may have fewer heads. dropout_p applies whenever it is not 0, as in PyTorch.
+    masks with their gradient, or a CausalBias of torch.nn.attention.bias. is_causal: from the first key on (top-left);
+    it may stand beside a mask. enable_gqa: key and value may have fewer heads. dropout_p applies whenever it is not 0,
+    as in PyTorch. Tensor subclasses are asked first, by ``__torch_function__``.
 
     A row that sees no key gives 0 and gradients of 0; so does PyTorch since 2.5 (older ones gave NaN). A bool mask
     becomes a bias of 0 and -inf in the smallest form that broadcasts to it: a padding mask stays (batch, 1, 1, S).
@@ -43,6 +42,12 @@ def scaled_dot_product_attention(
     if dropout_p == 1.0:  # outside the library's range: everything is dropped, and every gradient is 0
         return 0.0 * scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale,
                                                   enable_gqa=enable_gqa)
+    align = "top_left"
+    if has_torch_function_variadic(query, key, value, attn_mask):
+        if not isinstance(attn_mask, CausalBias):
+            return handle_torch_function(scaled_dot_product_attention, (query, key, value, attn_mask), query, key, value,
+                                         attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        attn_mask, is_causal, align = None, True, _align_of(attn_mask, query, key, is_causal)
     q, k, v = query.shape, key.shape, value.shape
     batch = None
     if not (len(q) == 4 and (q == k == v or len(k) == len(v) == 4 and q[0] == k[0] == v[0] and k[1] == v[1]
@@ -52,19 +57,37 @@ def scaled_dot_product_attention(
     bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
     state = new_dropout_state(query.device) if dropout_p > 0.0 else None
     out = attend(query, key, value, (bias, None, None, None, state),
-                 (is_causal, None, "top_left", None, scale, 0.0, dropout_p, (0, 0, 0, 0), "automatic",
+                 (is_causal, None, align, None, scale, 0.0, dropout_p, (0, 0, 0, 0), "automatic",
                   torch.are_deterministic_algorithms_enabled()), None, HEADS_FIRST, (0, 0), False)
     if batch is None:
         return out
     return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])
 
 
+def _align_of(mask: CausalBias, query: Tensor, key: Tensor, is_causal: bool) -> str:
+    """Where the diagonal lies for a mask that has no values, only the name of a corner."""
+    if is_causal:
+        raise ValueError("attn_mask is a CausalBias and is_causal is True; give one of them")
+    if mask.variant == CausalVariant.UPPER_LEFT:
+        return "top_left"
+    sizes, wanted = (mask.seq_len_q, mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+    if sizes != wanted:
+        raise ValueError(f"attn_mask is a CausalBias for {sizes} tokens; it must be for those of query and key, {wanted}")
+    return "bottom_right"
+
+
 def _four_dimensional(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
     """Query, key and value with one batch dimension and kv heads that divide the query heads; and the dimensions that
     became the batch. Broadcast dimensions are expanded, not copied, as far as a view can say it."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise ValueError(f"{name}.shape is {tuple(tensor.shape)}; it must have at least 2 dimensions")
     query, key, value = (tensor if tensor.dim() > 2 else tensor.unsqueeze(0) for tensor in (query, key, value))
     batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     heads, key_heads, value_heads = query.shape[-3], key.shape[-3], value.shape[-3]
+    for name, count in (("key", key_heads), ("value", value_heads)):
+        if enable_gqa and not key_heads == value_heads == heads and (count == 0 or heads % count != 0):
+            raise ValueError(f"{name} has {count} heads; with enable_gqa they must divide those of query, {heads}")
     if enable_gqa and key_heads != value_heads:
         key, value = (tensor.repeat_interleave(heads // tensor.shape[-3], -3) for tensor in (key, value))
         key_heads = value_heads = heads
@@ -107,45 +130,3 @@ def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) ->
         raise RuntimeError(f"attn_mask.dtype is {mask.dtype}; it must be torch.bool, torch.float32 or that of query, "
                            f"{query.dtype}")
     return mask.to(dtype) if dtype == torch.float64 else mask
-
-
-_replaced = threading.local()  # .depth: how many replace_sdpa() this thread is inside of
-_lock = threading.Lock()
-_users = 0  # how many replace_sdpa() all threads are inside of
-_original = functional.scaled_dot_product_attention
-
-
-@functools.wraps(_original)
-def _switch(*args, **kwargs):
-    inside = getattr(_replaced, "depth", 0) > 0
-    return (scaled_dot_product_attention if inside else _original)(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def replace_sdpa():
-    """Inside of it, in this thread, ``torch.nn.functional.scaled_dot_product_attention`` is the library's.
-
-    For models that cannot be edited. It nests, holds for the entering thread only, and ends with the block, whatever
-    ends the block. It reaches code that looks the function up when it calls it (``F.scaled_dot_product_attention``,
-    torch.nn.MultiheadAttention, transformers, diffusers), not code that has imported it by name before.
-
-    >>> import torch, tessera.torch
-    >>> x = torch.randn(1, 4, 32, 16)
-    >>> with tessera.torch.replace_sdpa():
-    ...     y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
-    """
-    global _users, _original
-    with _lock:
-        if _users == 0:
-            _original = functional.scaled_dot_product_attention
-            functional.scaled_dot_product_attention = _switch
-        _users += 1
-    _replaced.depth = getattr(_replaced, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _replaced.depth -= 1
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                functional.scaled_dot_product_attention = _original

@@ -8,6 +8,7 @@ import torch
 
 from tessera import _core
 from tessera._attention import options
+from tessera.compat.flash_attn._packed import packed_words
 from tessera.compat.flash_attn._probabilities import signed_probabilities
 from tessera.torch import _calls, attention, new_dropout_state
 
@@ -15,7 +16,7 @@ from tessera.torch import _calls, attention, new_dropout_state
 def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1,
                         softcap=0.0, alibi_slopes=None, return_softmax=False):
     """(out, softmax_lse, S_dmask, rng_state) of (batch, seqlen, heads, head_dim); S_dmask is empty unless asked for."""
-    return _forward(q, k, v, {}, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap,
+    return _forward(q, k, v, None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap,
                     alibi_slopes, return_softmax)
 
 
@@ -27,7 +28,7 @@ def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q
     for name, value in {"block_table": block_table, "leftpad_k": leftpad_k, "seqused_k": seqused_k}.items():
         if value is not None:
             raise NotImplementedError(f"{name} is not supported; pass packed keys and values without gaps")
-    packed = {"lengths": (cu_seqlens_q, cu_seqlens_k), "max_lengths": (int(max_seqlen_q), int(max_seqlen_k))}
+    packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return _forward(q, k, v, packed, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap,
                     alibi_slopes, return_softmax)
 
@@ -37,7 +38,7 @@ def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p,
                          deterministic=False, rng_state=None):
     """Writes the gradients into those of dq, dk, dv that are given; returns the row sums of dout * out, (batch, heads,
     seqlen_q)."""
-    return _backward(dout, q, k, v, out, softmax_lse, (dq, dk, dv), (None, None), (0, 0), dropout_p, softmax_scale,
+    return _backward(dout, q, k, v, out, softmax_lse, (dq, dk, dv), None, dropout_p, softmax_scale,
                      causal, (window_size_left, window_size_right), softcap, alibi_slopes, deterministic, rng_state)
 
 
@@ -46,27 +47,35 @@ def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_
                                 window_size_right=-1, softcap=0.0, alibi_slopes=None, deterministic=False,
                                 rng_state=None):
     """The same for packed sequences; returns (heads, total_q)."""
-    return _backward(dout, q, k, v, out, softmax_lse, (dq, dk, dv), (cu_seqlens_q, cu_seqlens_k),
-                     (int(max_seqlen_q), int(max_seqlen_k)), dropout_p, softmax_scale, causal,
+    return _backward(dout, q, k, v, out, softmax_lse, (dq, dk, dv),
+                     (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+                     dropout_p, softmax_scale, causal,
                      (window_size_left, window_size_right), softcap, alibi_slopes, deterministic, rng_state)
 
 
 @torch.no_grad()
 def _forward(q, k, v, packed, dropout_p, softmax_scale, causal, window, softcap, alibi, return_softmax):
     state = new_dropout_state(q.device)
-    words = dict(packed, scale=softmax_scale, causal=causal, window=window, softcap=softcap, alibi=alibi)
+    words = {"scale": softmax_scale, "causal": causal, "window": window, "softcap": softcap, "alibi": alibi}
+    if packed:
+        words.update(packed_words(q, k, *packed, alibi))
     out, lse = attention(q, k, v, dropout=dropout_p, dropout_state=state, return_lse=True, **words)
     signed = signed_probabilities(q, k, dropout_p, state, packed, words) if return_softmax else q.new_empty(0)
     return out, lse, signed, state
 
 
 @torch.no_grad()
-def _backward(dout, q, k, v, out, lse, grads, lengths, longest, dropout_p, softmax_scale, causal, window, softcap,
+def _backward(dout, q, k, v, out, lse, grads, packed, dropout_p, softmax_scale, causal, window, softcap,
               alibi, deterministic, state):
-    description = options(causal, window, "bottom_right", None, softmax_scale, softcap, dropout_p, (0, 0, 0, 0),
-                          "automatic", deterministic, None)
+    description = options((causal, window, "bottom_right", None, softmax_scale, softcap, dropout_p, (0, 0, 0, 0),
+                           "automatic", deterministic))
     if dropout_p > 0 and state is None:
         raise ValueError("rng_state is None; with dropout it must be the one that forward returned")
+    lengths, longest = (None, None), (0, 0)
+    if packed:
+        lengths, longest, alibi = packed_words(q, k, *packed, alibi).values()
+    if alibi is not None:
+        alibi = _calls.with_rows(alibi)
     q, k, v, out, dout = (_calls.with_rows(x) for x in (q, k, v, out, dout))
     _core.backward(description, q, k, v, None, out, lse, dout, None, *grads, None, alibi, *lengths, *longest, 0, 0,
                    state, _core.SEQUENCE_FIRST, _calls.stream(q), torch.get_num_threads(), q.is_cuda)

@@ -8,12 +8,12 @@ from tessera.torch import attention
 @torch.no_grad()
 def signed_probabilities(q, k, dropout_p, state, packed, words):
     """The probabilities, (batch, heads, queries, keys), negative where dropped: attention with unit vectors as values,
-    with dropout and without. `packed` has `lengths` and `max_lengths`, or nothing; `words` are those of
+    with dropout and without. `packed` are the two cumulative lengths and the longest, or None; `words` are those of
     `tessera.torch.attention`."""
     if not packed:
         positions, keys = torch.arange(k.shape[1], device=k.device), k.shape[1]
     else:
-        (lengths_q, lengths_k), (max_q, keys) = packed["lengths"], packed["max_lengths"]
+        lengths_q, lengths_k, max_q, keys = packed[0], packed[1], int(packed[2]), int(packed[3])
         _, positions = _places(lengths_k, k.shape[0])
 
     def matrix(p):
@@ -29,7 +29,9 @@ def signed_probabilities(q, k, dropout_p, state, packed, words):
     if not packed:
         return signed.transpose(1, 2)
     result = signed.new_zeros(len(lengths_q) - 1, max_q, *signed.shape[1:])
-    result[_places(lengths_q, q.shape[0])] = signed
+    sequence, position = _places(lengths_q, q.shape[0])
+    inside = sequence < len(lengths_q) - 1
+    result[sequence[inside], position[inside]] = signed[inside]
     return result.transpose(1, 2)
 
 

@@ -7,6 +7,7 @@ there is dropout, the probabilities (batch, heads, seqlen_q, seqlen_k), negative
 """
 
 from tessera.compat.flash_attn._kvcache import flash_attn_with_kvcache
+from tessera.compat.flash_attn._packed import packed_words
 from tessera.compat.flash_attn._passes import (
     _flash_attn_backward,
     _flash_attn_forward,
@@ -34,7 +35,7 @@ __all__ = [
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                     alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """Attention of q (batch, seqlen_q, heads, head_dim) on k, v (batch, seqlen_k, heads_k, head_dim)."""
-    return _attention(q, k, v, {}, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+    return _attention(q, k, v, None, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                       return_attn_probs)
 
 
@@ -56,10 +57,11 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None):
     """Packed sequences: q (total_q, heads, head_dim), k, v (total_k, heads_k, head_dim), int32 cumulative lengths
-    (batch + 1), and the longest of each. Sequences may be empty. Pages (`block_table`) are not supported."""
+    (batch + 1), and the longest of each, or more. Sequences may be empty, and tokens behind the last one, which belong
+    to none, give 0 on the CPU and are not written on GPUs. Pages (`block_table`) are not supported."""
     if block_table is not None:
         raise NotImplementedError("block_table: paged keys and values are not supported; pass them packed")
-    packed = {"lengths": (cu_seqlens_q, cu_seqlens_k), "max_lengths": (int(max_seqlen_q), int(max_seqlen_k))}
+    packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return _attention(q, k, v, packed, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
                       deterministic, return_attn_probs)
 
@@ -84,8 +86,10 @@ def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0,
 
 def _attention(q, k, v, packed, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                return_attn_probs):
-    words = dict(packed, scale=softmax_scale, causal=causal, window=tuple(window_size), softcap=softcap,
-                 alibi=alibi_slopes, deterministic=deterministic)
+    words = {"scale": softmax_scale, "causal": causal, "window": tuple(window_size), "softcap": softcap,
+             "alibi": alibi_slopes, "deterministic": deterministic}
+    if packed:
+        words.update(packed_words(q, k, *packed, alibi_slopes))
     if not return_attn_probs:
         return attention(q, k, v, dropout=dropout_p, **words)
     state = new_dropout_state(q.device) if dropout_p > 0 else None
