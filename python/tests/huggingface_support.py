@@ -237,6 +237,8 @@ def candidates(model, task: str, batch: int = 2):
     size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
     channels, frames, mels = known("num_channels", 3), known("num_frames", 4), known("num_mel_bins", 16)
     text = {"input_ids": tokens(), "attention_mask": torch.ones(batch, LENGTH, dtype=torch.long)}
+    if task == "Model":
+        text["input_ids"][:, -1] = 2  # where many pool; without it they take the first token, padding or not
     image = {"pixel_values": randn(batch, channels, *size)}
     options = []
     if "grid_thw" in parameters:  # patches of two images, as a list

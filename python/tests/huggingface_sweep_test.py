@@ -46,11 +46,13 @@ def outcomes(request):
     """What became of each architecture; printed at the end: the numbers always, everything with TESSERA_HF_ALL=1."""
     table = {}
     yield table
-    write = request.config.pluginmanager.get_plugin("terminalreporter").write_line
+    plugins = request.config.pluginmanager
+    write = plugins.get_plugin("terminalreporter").write_line
     kinds = [text.split(":")[0] for text in table.values()]
-    write("\narchitectures: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))))
-    for name, text in sorted(table.items(), key=lambda item: item[::-1]) if ALL else []:
-        write(f"{name}: {text}")
+    with plugins.get_plugin("capturemanager").global_and_fixture_disabled():
+        write("\narchitectures: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))))
+        for name, text in sorted(table.items(), key=lambda item: item[::-1]) if ALL else []:
+            write(f"{name}: {text}")
 
 
 @pytest.fixture

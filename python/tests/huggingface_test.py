@@ -265,7 +265,8 @@ def test_changed_after_construction(calls):
 PASSES = {
     "prefill": (7, 7, 0, 0, None, True), "chunk on a cache": (3, 9, 6, 0, None, True), "one token": (1, 9, 8, 0, None, True),
     "window": (7, 7, 0, 0, 3, True), "window of a full cache": (2, 4, 8, 6, 3, True),
-    "one token in a window": (1, 3, 8, 6, 3, True), "static cache": (3, 9, 2, 0, None, True), "encoder": (7, 7, 0, 0, None, False), "cross": (3, 8, 0, 0, None, False),
+    "one token in a window": (1, 3, 8, 6, 3, True), "static cache": (3, 9, 2, 0, None, True),
+    "encoder": (7, 7, 0, 0, None, False), "cross": (3, 8, 0, 0, None, False),
     "both sides": (9, 9, 0, 0, 3, False), "both sides, narrow": (3, 3, 0, 0, 5, False),
 }
 
