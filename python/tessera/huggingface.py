@@ -5,27 +5,95 @@ Importing this module registers it:
     import tessera.huggingface
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="tessera")
 
-Causal masks and sliding windows become the library's own, which skip what they hide; padding becomes a bias of one row
-per sequence. Only masks that are neither (prefix, packed, chunked, static caches) are built in full. Softcap, grouped
-heads, dropout, attention sinks and position biases are passed on. A padding token that sees nothing gives 0, where
-``eager`` gives an average of everything; neither is ever read.
+Results are those of ``attn_implementation="eager"``, or the model is refused when it is built, as ``"sdpa"`` refuses one,
+with the reason and the way out. Causal masks and sliding windows become the library's own, which skip what they hide;
+padding becomes a bias of one row per sequence. Only masks that are neither (prefix, packed, chunked, static caches) are
+built in full. Softcap, grouped heads, dropout, attention sinks and position biases are passed on. A padding token that
+sees no key gives 0, where ``eager`` gives an average of everything; neither is ever read.
 """
 
+import functools
 import inspect
+import sys
+from collections.abc import Callable
 
 import torch
 import transformers
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from torch.utils._pytree import tree_map
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
 
 from tessera.torch import attention
 from tessera.torch._sdpa import bias_of
 
 Tensor = torch.Tensor
+NAME = "tessera"
+LARGEST_HEAD_DIM = 256
 
-if "q_offset" not in inspect.signature(sdpa_mask).parameters:
+if "q_offset" not in inspect.signature(eager_mask).parameters:
     raise ImportError(f"transformers is {transformers.__version__}; tessera.huggingface needs one whose mask functions "
                       "take q_offset (5.22 does)")
+
+
+class Mask(Tensor):
+    """The mask of a forward pass as a description that ``attention_forward`` reads, in place of N x N numbers.
+
+    To everybody else it is the tensor that ``eager`` would have: whoever reads, slices or adds it gets that one, built
+    when it is first read. So a layer that computes attention by itself, or changes its mask first, stays correct. Once
+    built, the tensor is what counts, for someone may have written to it.
+
+    causal: a query sees no later key; the last query is beside the last key. window: how many keys each sees to the left
+    and to the right, or None. padding: (batch, 1, 1, keys), 0 where a key is visible and -inf where not, or None.
+    """
+
+    @staticmethod
+    def of(shape, like: Tensor, causal: bool, window: tuple[int, int] | None, padding: Tensor | None,
+           build: Callable[[], Tensor]) -> "Mask":
+        """A mask of `shape`, (batch, 1, queries, keys), with the type and device of `like`; build() gives eager's."""
+        mask = (like.new_zeros(()) if padding is None else padding).expand(shape).as_subclass(Mask)
+        mask.causal, mask.window, mask.padding, mask.build, mask.built = causal, window, padding, build, None
+        return mask
+
+    def eager(self) -> Tensor:
+        """The mask as eager has it: 0 where a key is visible, the type's lowest number where not."""
+        if self.built is None:
+            self.built = self.build()
+        return self.built
+
+    def to(self, *args, **kwargs) -> Tensor:
+        """As Tensor.to, and still a description: models spread over devices move their masks from one to the next."""
+        if self.built is not None:
+            return self.built.to(*args, **kwargs)
+        like = torch.zeros((), dtype=self.dtype, device=self.device).to(*args, **kwargs)
+        if like.dtype == self.dtype and like.device == self.device:
+            return self
+        padding = None if self.padding is None else self.padding.to(*args, **kwargs)
+        return Mask.of(self.shape, like, self.causal, self.window, padding, lambda: self.eager().to(*args, **kwargs))
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            if func in _NEEDS_NO_VALUES:
+                return func(*args, **(kwargs or {}))
+            args, kwargs = tree_map(_as_eager, (args, kwargs or {}))
+            return func(*args, **kwargs)
+
+
+# What asks about the tensor, not for its numbers: also what torch.compile asks about the inputs of compiled layers.
+_NEEDS_NO_VALUES = {
+    getattr(Tensor, name).__get__ for name in dir(Tensor)
+    if inspect.isgetsetdescriptor(inspect.getattr_static(Tensor, name))
+    and not name.startswith("__") and name not in ("T", "mT", "H", "mH", "data", "real", "imag")
+} | {
+    Tensor._is_view, Tensor.as_subclass, Tensor.dense_dim, Tensor.dim, Tensor.element_size, Tensor.get_device,
+    Tensor.is_coalesced, Tensor.is_complex, Tensor.is_conj, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.is_inference,
+    Tensor.is_neg, Tensor.ndimension, Tensor.nelement, Tensor.numel, Tensor.size, Tensor.sparse_dim, Tensor.storage_offset,
+    Tensor.stride, Tensor.untyped_storage,
+}
+
+
+def _as_eager(value):
+    return value.eager() if isinstance(value, Mask) else value
 
 
 def attention_forward(
@@ -41,26 +109,33 @@ def attention_forward(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
-    cache=None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query, key, value are (batch, heads, sequence, head_dim); returns the output
     as (batch, sequence, heads, head_dim), and None for the weights, which are never held.
 
-    A mask with a row for every query is complete. Without a mask, or with a single row for many queries (`mask` makes
-    such a one for padding), causality and the window of the module apply in addition.
+    A mask says everything: one from `mask` by its description, every other as it is, broadcast. Without a mask every key
+    is visible, unless the caller or the module says ``is_causal``, as for ``sdpa``; `sliding_window` applies then.
     """
-    if cache is not None:
-        raise NotImplementedError('cache: paged caches are not supported by attn_implementation="tessera"; use "sdpa"')
-    queries = query.shape[2]
-    complete = attention_mask is not None and attention_mask.shape[-2] == queries
-    causal, window = False, None
-    if not complete:
+    for name in ("cache", "indices", "block_indices"):
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f'{name}: {_UNSUPPORTED_ARGUMENTS[name]} not supported by '
+                                      f'attn_implementation="{NAME}"; use "sdpa" or "eager"')
+    if query.shape[3] > LARGEST_HEAD_DIM or value.shape[3] > LARGEST_HEAD_DIM:
+        raise NotImplementedError(f"head_dim: {query.shape[3]} for queries and {value.shape[3]} for values is not supported "
+                                  f'by attn_implementation="{NAME}", which takes up to {LARGEST_HEAD_DIM}; use "sdpa" or '
+                                  '"eager"')
+    causal, window, bias = False, None, attention_mask
+    if isinstance(attention_mask, Mask):
+        if attention_mask.built is None and attention_mask.shape[2:] == (query.shape[2], key.shape[2]):
+            causal, window, bias = attention_mask.causal, attention_mask.window, attention_mask.padding
+        else:
+            bias = attention_mask.eager()
+    elif attention_mask is None and query.shape[2] > 1:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        window = None if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)
-    bias = None
-    if attention_mask is not None:
-        bias = bias_of(attention_mask[..., :key.shape[2]], query, key, query.shape[:1])
+        window = (sliding_window - 1, 0) if causal and sliding_window is not None else None
+    if bias is not None:
+        bias = bias_of(bias[..., :key.shape[2]], query, key, query.shape[:1])
     if position_bias is not None:
         bias = position_bias.to(query.dtype) if bias is None else position_bias.to(query.dtype) + bias
     out = attention(query, key, value, causal=causal, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias,
@@ -69,6 +144,10 @@ def attention_forward(
         out, lse = out
         out = out * torch.sigmoid(lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1).to(out.dtype)
     return out.transpose(1, 2).contiguous(), None
+
+
+_UNSUPPORTED_ARGUMENTS = {"cache": "paged caches are", "indices": "sparse attention by index is",
+                          "block_indices": "sparse attention by blocks is"}
 
 
 def mask(
@@ -82,43 +161,83 @@ def mask(
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
     config=None,
     **kwargs,
 ) -> Tensor | None:
-    """The mask of a forward pass: None where causality and window say it all, (batch, 1, 1, keys) for padding in
-    addition to them, (batch, 1, queries, keys) for everything else; 0 where a key is seen, -inf where not."""
-    if _is_plain(q_length, kv_length, q_offset, kv_offset, local_size, allow_is_causal_skip,
-                 allow_is_bidirectional_skip, config):
-        if attention_mask is None:
-            return None
-        padding = attention_mask[:, kv_offset:kv_offset + kv_length].bool()
-        padding = torch.nn.functional.pad(padding, (0, kv_length - padding.shape[1]))  # keys not yet spoken of: unseen
-        if not torch.compiler.is_compiling() and padding.all():
-            return None
-        if q_length > 1:
-            return _bias(padding[:, None, None, :], dtype)
-    seen = sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
-                     kv_offset=kv_offset, attention_mask=attention_mask, local_size=local_size,
-                     allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **kwargs)
-    return _bias(seen, dtype)
+    """The mask of a forward pass: a `Mask` where causality, a window and padding say it all, and eager's mask otherwise;
+    None where eager has none."""
+    build = functools.partial(
+        eager_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+        attention_mask=attention_mask, local_size=local_size, dtype=dtype, device=device, **kwargs)
+    pattern = _pattern(q_length, kv_length, q_offset, kv_offset, local_size, allow_is_causal_skip,
+                       allow_is_bidirectional_skip, config)
+    if pattern is None:
+        return build()
+    padding = None
+    if attention_mask is not None:
+        seen = attention_mask[:, kv_offset:kv_offset + kv_length].bool()
+        seen = torch.nn.functional.pad(seen, (0, kv_length - seen.shape[1]))  # keys not yet spoken of: unseen
+        if torch.compiler.is_compiling() or not seen.all():
+            padding = torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))[:, None, None, :]
+    if pattern == (False, None) and padding is None:
+        return None
+    like = torch.empty((), dtype=dtype, device=device)
+    if type(like) is not Tensor:  # torch.export traces with tensors that cannot become a Mask
+        return build()
+    return Mask.of((batch_size, 1, q_length, kv_length), like, *pattern, padding, build)
 
 
-def _is_plain(q_length, kv_length, q_offset, kv_offset, local_size, causal, bidirectional, config) -> bool:
-    """Whether the mask is causal, a causal window or full, apart from padding, and its diagonal ends at the last key.
-    transformers allows to skip a mask exactly when nothing else was mixed into it."""
-    if local_size is not None and kv_length > local_size:
-        # A window reaches attention_forward as `sliding_window`; chunks, which come with a local size, too, do not.
-        if not causal or getattr(config, "sliding_window", None) != local_size \
-                or getattr(config, "attention_chunk_size", None) is not None:
-            return False
-    if bidirectional:
-        return True
-    return causal and isinstance(q_offset, int) and q_offset - kv_offset == kv_length - q_length
+def _pattern(q_length, kv_length, q_offset, kv_offset, local_size, causal, bidirectional, config):
+    """Whether the mask is causal and its window, if that is the whole mask apart from padding; else None. transformers
+    allows to skip a causal or a full mask exactly when nothing else was mixed into it."""
+    if not causal and not bidirectional:
+        return None
+    if bidirectional and (local_size is None or kv_length < local_size):
+        return False, None
+    if not isinstance(q_offset, int) or q_offset + q_length != kv_offset + kv_length:  # the diagonal ends at the last key
+        return None
+    if local_size is None or (causal and q_offset + q_length <= local_size):  # all within the first window or chunk
+        return True, None
+    # A chunk comes with a local size, too, and only the configuration tells it from a window.
+    if getattr(config, "sliding_window", None) != local_size or getattr(config, "attention_chunk_size", None) is not None:
+        return None
+    return (True, (local_size - 1, 0)) if causal else (False, (local_size, local_size))
 
 
-def _bias(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))
+def _refuse_unsupported(model: PreTrainedModel) -> None:
+    """Raises ValueError for a model whose layers do not look their attention up in transformers' AttentionInterface: they
+    would never call the library, or not find its name. transformers asks this only for its own implementations."""
+    kind = type(model)
+    reason = None
+    if not (kind._supports_attention_backend or kind._supports_sdpa or kind._supports_flash_attn or kind._supports_flex_attn):
+        reason = "it declares no support for an attention other than eager"
+    elif not kind._supports_attention_backend and not kind._can_set_attn_implementation():
+        reason = "its layers do not call transformers' AttentionInterface"
+    else:
+        for name, table in vars(sys.modules[kind.__module__]).items():
+            if isinstance(table, dict) and "eager" in table and NAME not in table:
+                reason = f"its layers take their attention from a table, {name}, that has only {', '.join(table)}"
+    if reason is not None:
+        raise ValueError(f'{kind.__name__} does not support attn_implementation="{NAME}": {reason}. Load the model with '
+                         'attn_implementation="eager". A part of a larger model is chosen by the name of its configuration: '
+                         f'attn_implementation={{"text_config": "{NAME}", "vision_config": "eager"}}')
 
 
-AttentionInterface.register("tessera", attention_forward)
-AttentionMaskInterface.register("tessera", mask)
+def _with_refusal(original):
+    """PreTrainedModel.get_correct_attn_implementation, which every model runs when it is built and when its attention is
+    changed, with the question that it asks for transformers' own implementations asked for ours, too."""
+
+    @functools.wraps(original)
+    def get_correct_attn_implementation(self, requested_attention, is_init_check=False):
+        chosen = original(self, requested_attention, is_init_check)
+        if chosen == NAME:
+            _refuse_unsupported(self)
+        return chosen
+
+    return get_correct_attn_implementation
+
+
+AttentionInterface.register(NAME, attention_forward)
+AttentionMaskInterface.register(NAME, mask)
+PreTrainedModel.get_correct_attn_implementation = _with_refusal(PreTrainedModel.get_correct_attn_implementation)

@@ -217,7 +217,132 @@ def test_compile():
             check("logits", got.logits[seen], as_numpy(want.logits[seen]), DTYPE, 200)
 
 
-def test_paged_caches_are_refused():
+@pytest.mark.parametrize("name", ["cache", "indices", "block_indices"])
+def test_arguments_that_are_refused(name):
     x = torch.randn(1, 2, 4, 8, device=DEVICE)
-    with pytest.raises(NotImplementedError, match="cache"):
-        tessera.huggingface.attention_forward(torch.nn.Module(), x, x, x, None, cache=object())
+    with pytest.raises(NotImplementedError, match=f'{name}: .* use "sdpa"'):
+        tessera.huggingface.attention_forward(torch.nn.Module(), x, x, x, None, **{name: object()})
+
+
+def test_large_heads_are_refused():
+    x = torch.randn(1, 2, 4, 512, device=DEVICE)
+    with pytest.raises(NotImplementedError, match='head_dim: 512 .* use "sdpa"'):
+        tessera.huggingface.attention_forward(torch.nn.Module(), x, x, x, None)
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("Bloom", "declares no support"), ("GPTNeoXJapanese", "declares no support"), ("GPTJ", "do not call"),
+    ("Falcon", "do not call")])
+def test_models_that_are_refused(name, reason):
+    kind = getattr(transformers, name + "ForCausalLM")
+    words = {"vocab_size": 50, "hidden_size": 32, "n_embd": 32, "n_head": 2, "num_attention_heads": 2, "n_layer": 1,
+             "num_hidden_layers": 1, "rotary_dim": 8, "intermediate_size": 32}
+    text = f'{name}ForCausalLM does not support attn_implementation="tessera": .*{reason}.*"eager"'
+    with pytest.raises(ValueError, match=text):
+        kind(kind.config_class(**words, attn_implementation="tessera"))
+    kind(kind.config_class(**words, attn_implementation="eager"))  # others are left alone
+
+
+def test_models_that_are_refused_when_changed():
+    kind = transformers.BigBirdPegasusForCausalLM
+    model = kind(kind.config_class(vocab_size=50, d_model=32, decoder_layers=1, encoder_layers=1, decoder_attention_heads=2,
+                                   encoder_attention_heads=2, decoder_ffn_dim=32, encoder_ffn_dim=32))
+    with pytest.raises(ValueError, match="does not support attn_implementation"):
+        model.set_attn_implementation("tessera")
+
+
+def test_changed_after_construction(calls):
+    eager, _ = pair(mistral)
+    ids = tokens(2, 21)
+    with torch.no_grad():
+        want = eager(input_ids=ids).logits
+        eager.set_attn_implementation("tessera")
+        check("logits", eager(input_ids=ids).logits, as_numpy(want), DTYPE, 200)
+    assert calls
+
+
+# What transformers says of a pass: queries, keys, the offset of each, local size, whether it is a decoder's.
+PASSES = {
+    "prefill": (7, 7, 0, 0, None, True), "chunk on a cache": (3, 9, 6, 0, None, True), "one token": (1, 9, 8, 0, None, True),
+    "window": (7, 7, 0, 0, 3, True), "window of a full cache": (2, 4, 8, 6, 3, True),
+    "one token in a window": (1, 3, 8, 6, 3, True), "static cache": (3, 9, 2, 0, None, True),
+    "encoder": (7, 7, 0, 0, None, False), "cross": (3, 8, 0, 0, None, False),
+    "both sides": (9, 9, 0, 0, 3, False), "both sides, narrow": (3, 3, 0, 0, 5, False),
+}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", PASSES)
+def test_mask_is_that_of_eager(name, padded):
+    """To attention_forward as a description and to everybody else as numbers, also after someone has written to it."""
+    from transformers import masking_utils as masks
+    queries, keys, q_offset, kv_offset, local, causal = PASSES[name]
+    padding = torch.ones(2, kv_offset + keys, dtype=torch.bool, device=DEVICE)
+    if padded:
+        padding[1, :kv_offset + 2] = False
+    function = {(True, False): masks.causal_mask_function, (False, False): masks.bidirectional_mask_function}.get(
+        (causal, local is not None)) or (masks.sliding_window_causal_mask_function if causal else
+                                         masks.sliding_window_bidirectional_mask_function)(local)
+    words = {"batch_size": 2, "q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": kv_offset,
+             "local_size": local, "mask_function": function, "attention_mask": padding, "allow_is_causal_skip": causal,
+             "allow_is_bidirectional_skip": not causal, "dtype": DTYPE, "device": DEVICE}
+    config = transformers.MistralConfig(sliding_window=local)
+    want, got = masks.eager_mask(**words, config=config), tessera.huggingface.mask(**words, config=config)
+    assert (want is None) == (got is None)
+    if want is None:
+        return
+    described = isinstance(got, tessera.huggingface.Mask)
+    assert described == (name != "static cache")
+    assert got.shape == want.shape and got.dtype == want.dtype and isinstance(got, torch.Tensor)
+    q, k = torch.randn(2, 4, queries, 8, device=DEVICE), torch.randn(2, 4, keys, 8, device=DEVICE)
+    module = torch.nn.Module()
+
+    def outputs(mask):
+        weights = torch.softmax(q @ k.mT / 8**0.5 + mask, -1)
+        return (weights @ k).transpose(1, 2)
+
+    seen = (want == 0).any(-1)[:, 0]
+    out, _ = tessera.huggingface.attention_forward(module, q, k, k, got)
+    check("described", out[seen], as_numpy(outputs(want)[seen]), DTYPE, 50)
+    moved = got.to(torch.float64 if DEVICE == "cpu" else DTYPE)
+    assert not described or isinstance(moved, tessera.huggingface.Mask)
+    assert not described or got.built is None
+    check("added", outputs(got)[seen], as_numpy(outputs(want)[seen]), DTYPE, 50)
+    got[..., keys - 1] = torch.finfo(DTYPE).min
+    want[..., keys - 1] = torch.finfo(DTYPE).min
+    seen = (want == 0).any(-1)[:, 0]
+    out, _ = tessera.huggingface.attention_forward(module, q, k, k, got)
+    check("written", out[seen], as_numpy(outputs(want)[seen]), DTYPE, 50)
+
+
+@pytest.mark.parametrize("how", ["layers", "checkpoint", "compiled checkpoint"])
+def test_masks_cross_boundaries(how):
+    """Compiled layers get their mask from outside; checkpoints hand it on."""
+    eager, ours = pair(mistral)
+    ids, mask = tokens(2, 21), padding_of("left", 2, 21)
+    want = eager(input_ids=ids, attention_mask=mask, use_cache=False).logits[mask.bool()]
+    run = ours
+    if how == "layers":
+        for layer in ours.model.layers:
+            layer.compile(fullgraph=True, dynamic=True, backend="aot_eager")
+    else:
+        ours.train()
+        ours.gradient_checkpointing_enable({"use_reentrant": False})
+        run = torch.compile(ours, fullgraph=True, dynamic=True, backend="aot_eager") if how == "compiled checkpoint" else ours
+    got = run(input_ids=ids, attention_mask=mask, use_cache=False).logits[mask.bool()]
+    check("logits", got, as_numpy(want), DTYPE, 200)
+    got.square().mean().backward()
+    want.square().mean().backward()
+    name = "model.layers.0.self_attn.q_proj.weight"
+    check("gradient", ours.get_parameter(name).grad, as_numpy(eager.get_parameter(name).grad), DTYPE, 2000)
+
+
+def test_a_missing_mask_hides_nothing_unless_said():
+    q = torch.randn(1, 2, 5, 8, device=DEVICE)
+    module = torch.nn.Module()
+    module.is_causal = False
+    full = (torch.softmax(q @ q.mT / 8**0.5, -1) @ q).transpose(1, 2)
+    check("full", tessera.huggingface.attention_forward(module, q, q, q, None)[0], as_numpy(full), DTYPE, 50)
+    row = torch.zeros(1, 1, 1, 5, device=DEVICE)
+    module.is_causal = True  # a mask of one row is the whole mask, too
+    check("row", tessera.huggingface.attention_forward(module, q, q, q, row)[0], as_numpy(full), DTYPE, 50)
