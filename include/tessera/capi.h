@@ -290,8 +290,8 @@ typedef struct tsr_attention {
   const int32_t* lengths_q;          ///< Packed sequences: lengths_count + 1 cumulative lengths from 0,
   const int32_t* lengths_k;          ///< where the data lives; the tensors then have a batch of 1.
   int64_t lengths_count;             ///< Number of packed sequences; 0: a plain batch.
-  int64_t lengths_max_q;             ///< The longest query sequence; 0: find out (CPU only).
-  int64_t lengths_max_k;             ///< The longest key sequence; 0: find out (CPU only).
+  int64_t lengths_max_q;             ///< The longest query sequence, or more; 0: find out (CPU only).
+  int64_t lengths_max_k;             ///< The longest key sequence, or more; 0: find out (CPU only).
   const float* alibi_slopes;         ///< -slope * |i + d - j|: one slope per query head; null: off. A
                                      ///< diagonal that is not bottom_right is less than 2^29 away from 0.
   int64_t alibi_batch_stride;        ///< Distance between the slopes of two batch entries; 0: shared.

@@ -107,12 +107,16 @@ class TESSERA_API BlockMask {
 
 /// Packed sequences (varlen): sequence s owns the tokens q[s] .. q[s + 1] and the keys k[s] .. k[s + 1] of
 /// tensors whose batch is 1. Sequences may be empty.
+///
+/// On the CPU all of this is checked. On a GPU the lengths lie in its memory, where a call cannot look without waiting: they
+/// must ascend from 0 to at most the tensors' lengths, and no sequence may be longer than `max_q` and `max_k` say. Otherwise
+/// rows of the results may stay unwritten, and memory beside the tensors and the workspace may be read and written.
 struct Lengths {
   const std::int32_t* q = nullptr;  ///< count + 1 cumulative lengths from 0, where the data lives.
   const std::int32_t* k = nullptr;  ///< Likewise for the keys.
   std::int64_t count = 0;           ///< Number of sequences.
-  std::int64_t max_q = 0;           ///< The longest query sequence; 0: find out (CPU only).
-  std::int64_t max_k = 0;           ///< The longest key sequence; 0: find out (CPU only).
+  std::int64_t max_q = 0;           ///< The longest query sequence, or more; 0: find out (CPU only).
+  std::int64_t max_k = 0;           ///< The longest key sequence, or more; 0: find out (CPU only).
 };
 
 /// Which keys a query may see. Row i sees column j when
