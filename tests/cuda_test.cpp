@@ -517,7 +517,7 @@ TEST_F(Gpu, ThereIsNoHundredthGpu) {
     (void)plan({}, Shapes{}, Device::cuda(99));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("q.device is cuda:99"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("device is cuda:99"), std::string::npos) << error.what();
   }
 }
 

@@ -23,13 +23,14 @@ void fill_row(const Tensor& tensor, std::int64_t batch, std::int64_t row, std::i
   for (std::int64_t d = 0; d < tensor.shape[3]; ++d) reference::write(tensor, batch, row, head, d, value);
 }
 
-// Where two tensors differ by more than rounding; empty: nowhere. Infinite and NaN must be the same on both sides.
-std::string difference(const char* name, const Tensor& a, const Tensor& b) {
+// Where two tensors of a computation in `dtype` differ by more than rounding; empty: nowhere. Infinite and NaN must be the
+// same on both sides.
+std::string difference(const char* name, const Tensor& a, const Tensor& b, DType dtype) {
   if (a.data == nullptr) return {};
   const std::vector<double> x = reference::values(a), y = reference::values(b);
   double largest = 0;
   for (const double value : x) largest = std::isfinite(value) ? std::max(largest, std::abs(value)) : largest;
-  const double allowed = std::max(4 * reference::epsilon(a.dtype), 1e-5) * (largest + 1);
+  const double allowed = std::max(4 * reference::epsilon(dtype), 1e-5) * (largest + 1);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const bool same = std::isfinite(x[i]) ? std::abs(x[i] - y[i]) <= allowed
                       : std::isnan(x[i])  ? std::isnan(y[i])
@@ -43,14 +44,15 @@ std::string difference(const char* name, const Tensor& a, const Tensor& b) {
 }
 
 std::string all_differences(const Case& a, const Case& b, bool with_backward) {
-  std::string text = difference("out", a.forward.out, b.forward.out);
-  if (text.empty()) text = difference("lse", a.forward.lse, b.forward.lse);
+  const DType dtype = a.forward.q.dtype;
+  std::string text = difference("out", a.forward.out, b.forward.out, dtype);
+  if (text.empty()) text = difference("lse", a.forward.lse, b.forward.lse, dtype);
   if (!with_backward) return text;
   constexpr const char* kNames[] = {"grad_q", "grad_k", "grad_v", "grad_bias"};
   const Tensor BackwardTensors::*const kMembers[] = {&BackwardTensors::grad_q, &BackwardTensors::grad_k,
                                                      &BackwardTensors::grad_v, &BackwardTensors::grad_bias};
   for (int i = 0; i < 4 && text.empty(); ++i) {
-    text = difference(kNames[i], a.backward.*kMembers[i], b.backward.*kMembers[i]);
+    text = difference(kNames[i], a.backward.*kMembers[i], b.backward.*kMembers[i], dtype);
   }
   return text;
 }
@@ -188,6 +190,8 @@ TEST_F(Gpu, DropoutNearOneIsNotBiased) {
                           .dropout = probability};
       Case problem(spec);
       SCOPED_TRACE(describe(spec));
+      // The baselines keep dS in the type of q: a factor of 10^4 leaves the range of fp16.
+      if (dtype == DType::fp16 && probability > 0.9995 && kernel.starts_with("cuda.standard")) continue;
       if (!run_where_served(problem, kernel)) continue;
       const reference::Verdict verdict = judge(problem, expect(problem));
       EXPECT_TRUE(verdict.ok) << verdict.message;

@@ -222,12 +222,12 @@ __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4
       }
     }
   }
-  SplitFactor a_factor[MTiles][2];
+  float a_factor[MTiles][2];
 #pragma unroll
   for (int m = 0; m < MTiles; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      a_factor[m][h] = SplitFactor::of(load_float(a.factors + (a_row + 16 * m + lane / 4 + 8 * h) * 4));
+      a_factor[m][h] = load_float(a.factors + (a_row + 16 * m + lane / 4 + 8 * h) * 4);
   }
 #pragma unroll
   for (int n = 0; n < NTiles; ++n) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4
     for (int m = 0; m < MTiles; ++m) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        s[m][n][e] = a_factor[m][e / 2].times(s[m][n][e], e % 2 == 0 ? b_factor.x : b_factor.y);
+        s[m][n][e] = take_back(s[m][n][e], a_factor[m][e / 2], e % 2 == 0 ? b_factor.x : b_factor.y);
       }
     }
   }

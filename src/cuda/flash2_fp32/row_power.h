@@ -38,16 +38,11 @@ struct RowPower {
   }
 };
 
-// The factor a of one row of a product of rows: a sum of scaled products times a and the factor b of the other row. One after
-// the other, the large one first, would overflow where the product does not (1e36 times 1e-36); together they overflow where
-// the sum is 0. So what shrinks comes before b and what grows after it: a step that overflows then means a product that does.
-struct SplitFactor {
-  float shrinks, grows;  // one of them is 1
-
-  static TESSERA_HD SplitFactor of(float factor) {
-    return {factor < 1 ? factor : 1.0F, factor < 1 ? 1.0F : factor};
-  }
-  TESSERA_HD float times(float sum, float other) const { return sum * shrinks * other * grows; }
-};
+// A sum of scaled products of two rows, with the factors of both taken back. The smaller factor comes first: the other way
+// round a large one would overflow where the product does not (1e36 times 1e-36), and the two multiplied together overflow
+// where the sum is 0. So a step overflows only where the product does.
+TESSERA_HD inline float take_back(float sum, float a, float b) {
+  return sum * (a < b ? a : b) * (a < b ? b : a);
+}
 
 }  // namespace tessera::cuda::fp32
