@@ -1,9 +1,8 @@
 // Which kernel serves what on which GPU, without one.
 #include <gtest/gtest.h>
 
-#include <sstream>
-
 #include <functional>
+#include <sstream>
 #include <string>
 #include <utility>
 
