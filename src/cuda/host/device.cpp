@@ -202,6 +202,7 @@ namespace {
 
 // The functions of the driver that know contexts. Through the runtime, so that nothing has to be linked with the driver.
 struct Contexts {
+  decltype(&cuCtxGetCurrent) current = nullptr;
   decltype(&cuCtxGetDevice) device_of_current = nullptr;
   decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
   decltype(&cuCtxPushCurrent) push = nullptr;
@@ -228,6 +229,7 @@ const Contexts& contexts() {
       if (found == nullptr) core::fail(ErrorCode::device_failure, "the NVIDIA driver has no ", name);
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
     };
+    find(c.current, "cuCtxGetCurrent");
     find(c.device_of_current, "cuCtxGetDevice");
     find(c.retain, "cuDevicePrimaryCtxRetain");
     find(c.push, "cuCtxPushCurrent");
@@ -254,8 +256,12 @@ CUcontext primary_context(int device) {
 }  // namespace
 
 DeviceScope::DeviceScope(int device) {
-  CUdevice current = -1;
-  if (contexts().device_of_current(&current) == CUDA_SUCCESS && current == device) return;
+  CUcontext current = nullptr;  // asked for first: without one cuCtxGetDevice fails, which tools report
+  CUdevice owner = -1;
+  if (contexts().current(&current) == CUDA_SUCCESS && current != nullptr &&
+      contexts().device_of_current(&owner) == CUDA_SUCCESS && owner == device) {
+    return;
+  }
   if (const CUresult result = contexts().push(primary_context(device)); result != CUDA_SUCCESS) {
     core::fail(ErrorCode::device_failure, "cuCtxPushCurrent: error ", static_cast<int>(result),
                " for cuda:", device);
