@@ -91,18 +91,21 @@ bool fits(const DeviceLimits& device, std::size_t bytes) {
   return bytes <= static_cast<std::size_t>(device.shared_memory);
 }
 
-// Large tiles where they fit and the sequence has more queries than a small one holds. The instances sum in different
-// orders, so neither batch nor heads may decide: a call that has fewer large tiles than the GPU has multiprocessors is
-// slower for that. The lengths of packed sequences are on the device; they always get large tiles.
+// Queries from which a sequence gets large tiles. The instances sum in different orders, so neither batch nor heads may
+// decide, although large tiles only pay where every multiprocessor gets one: they then take 0.87 to 0.93 of the time of small
+// ones, and up to 1.65 of it where half of the multiprocessors stay idle (16 heads of 512 queries on an H200, November 2026).
+constexpr std::int64_t kManyQueries = 2048;
+
+// Large tiles for long sequences, where they fit. The lengths of packed sequences are on the device; they always get them.
 ForwardConfig forward_config_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
                                 Instance& instance) {
   instance = flash2_fp32_featured(p) ? Instance::featured : Instance::large;
   const ForwardConfig c = fp32::forward_config(multiply, dim_of(p), instance);
   if (instance == Instance::featured) return c;
   const ForwardConfig small = fp32::forward_config(multiply, dim_of(p), Instance::plain);
-  const bool one_is_enough = !p.packed && p.q_length <= small.block_q();
+  const bool few_queries = !p.packed && p.q_length < kManyQueries;
   const bool cut_by_blocks = p.blocks && p.blocks.block_q <= small.block_q();
-  if (!one_is_enough && !cut_by_blocks && fits(device, c.shared_memory())) return c;
+  if (!few_queries && !cut_by_blocks && fits(device, c.shared_memory())) return c;
   instance = Instance::plain;
   return small;
 }

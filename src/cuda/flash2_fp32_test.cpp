@@ -14,16 +14,16 @@ Plan plan_of(int capability, std::int64_t dim, Direction direction, std::int64_t
   return plan({.deterministic = deterministic}, shapes, Device::cuda(0), direction);
 }
 
-TEST(CudaFlash2Fp32, LargeTilesWhereTheyFitAndOneSmallTileIsNotEnough) {
+TEST(CudaFlash2Fp32, LargeTilesForLongSequencesWhereTheyFit) {
   struct Case {
     int capability;
     std::int64_t dim, q_length, block_q, block_k;
   };
   for (const Case& c :
-       {Case{90, 64, 1024, 256, 64}, Case{90, 128, 1024, 256, 32}, Case{90, 256, 1024, 128, 32},
-        Case{80, 128, 1024, 256, 32}, Case{80, 256, 1024, 64, 16}, Case{86, 64, 1024, 256, 64},
-        Case{86, 128, 1024, 128, 32}, Case{90, 64, 129, 256, 64}, Case{90, 64, 128, 128, 32},
-        Case{90, 128, 128, 128, 32}, Case{90, 256, 65, 128, 32}, Case{90, 256, 64, 64, 16}}) {
+       {Case{90, 64, 2048, 256, 64}, Case{90, 128, 2048, 256, 32}, Case{90, 256, 2048, 128, 32},
+        Case{80, 128, 2048, 256, 32}, Case{80, 256, 2048, 64, 16}, Case{86, 64, 2048, 256, 64},
+        Case{86, 128, 2048, 128, 32}, Case{90, 64, 2047, 128, 32}, Case{90, 128, 128, 128, 32},
+        Case{90, 128, 2047, 128, 32}, Case{90, 256, 64, 64, 16}, Case{90, 256, 2047, 64, 16}}) {
     const Plan chosen = plan_of(c.capability, c.dim, Direction::forward, c.q_length);
     EXPECT_EQ(chosen.kernel, "cuda.flash2");
     EXPECT_EQ(chosen.block_q, c.block_q) << c.capability << " " << c.dim << " " << c.q_length;
