@@ -227,7 +227,7 @@ class PackedInvariance : public Invariance {
   }
 };
 
-constexpr CaseSpec kSmall{.q_heads = 2, .kv_heads = 2, .qk_dim = 8, .v_dim = 8};
+const CaseSpec kSmall{.q_heads = 2, .kv_heads = 2, .qk_dim = 8, .v_dim = 8};
 
 // 512 and 1024 keys: two chunks backward, four.
 TEST_P(PackedInvariance, SequencesOfAnyLength) {

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "api/tensor_checks.h"
+
 namespace tessera::api {
 namespace {
 
@@ -130,14 +132,10 @@ std::int64_t distance(const void* from, const void* to) {
                                    reinterpret_cast<std::uintptr_t>(from));
 }
 
-bool holds_nothing(const Tensor& tensor) {
-  return std::any_of(tensor.shape.begin(), tensor.shape.end(), [](auto size) { return size == 0; });
-}
-
 }  // namespace
 
 bool overlap(const Tensor& a, const Tensor& b) {
-  if (holds_nothing(a) || holds_nothing(b) || a.device != b.device) return false;
+  if (holds_nothing(a.shape) || holds_nothing(b.shape) || a.device != b.device) return false;
   if (a.data == nullptr || b.data == nullptr) return false;
   Terms terms;
   add_elements(terms, a);
@@ -150,7 +148,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 }
 
 bool overlap(const Tensor& tensor, const void* memory, std::size_t bytes) {
-  if (holds_nothing(tensor) || tensor.data == nullptr || bytes == 0) return false;
+  if (holds_nothing(tensor.shape) || tensor.data == nullptr || bytes == 0) return false;
   // More than there are addresses is no different from all that follow.
   constexpr std::size_t kAll = std::size_t{1} << 60;
   Terms terms;
@@ -160,7 +158,7 @@ bool overlap(const Tensor& tensor, const void* memory, std::size_t bytes) {
 }
 
 bool addresses_twice(const Tensor& tensor) {
-  if (holds_nothing(tensor)) return false;  // strides of a tensor without elements may be anything
+  if (holds_nothing(tensor.shape)) return false;  // strides of a tensor without elements may be anything
   std::array<Term, 4> dimensions{};
   int count = 0;
   for (int i = 0; i < 4; ++i) {
