@@ -99,9 +99,10 @@ format: ## put all C, C++ and CUDA sources into the project's format
 	@tools/setup test
 	@tools/format
 
-lint: ## check the format and the rules of .clang-tidy
+lint: ## check the format, the layers and the rules of .clang-tidy
 	@tools/setup lint
 	@tools/format --check
+	@tools/check-layers
 	@cmake --preset release -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null # GCC's are not Clang's
 	@tools/tidy build/lint $(BUILD_JOBS)
 

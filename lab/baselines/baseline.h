@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lab/workload.h"
+#include "lab/problem/workload.h"
 #include "tessera/execution.h"
 #include "tessera/plan.h"
 

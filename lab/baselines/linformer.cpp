@@ -12,7 +12,7 @@
 
 #include "lab/baselines/baseline.h"
 #include "lab/baselines/shared_product.h"
-#include "lab/theory.h"
+#include "lab/problem/theory.h"
 #include "tessera/attention.h"
 #include "tessera/error.h"
 

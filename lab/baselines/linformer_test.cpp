@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/host/devices.h"
-#include "cuda/host/memory.h"
+#include "cuda/common/host/gpus.h"
+#include "cuda/common/host/memory.h"
 #include "lab/baselines/baseline.h"
-#include "lab/counting_allocator.h"
-#include "lab/gpu.h"
-#include "lab/runner.h"
+#include "lab/measure/machine/counting_allocator.h"
+#include "lab/measure/machine/gpu_timer.h"
+#include "lab/measure/runner.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {

@@ -1,4 +1,4 @@
-// The teaching kernel on the CPU: cuda/minimal.cu with its threads one after the other. One row at a time, 32 keys at a
+// The teaching kernel on the CPU: cuda/baselines/minimal/kernel.cu with its threads one after the other. One row at a time, 32 keys at a
 // time, running maximum and sum; one thread, no vectors by hand. Forward only.
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lab/baselines/baseline.h"
-#include "lab/theory.h"
+#include "lab/problem/theory.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {

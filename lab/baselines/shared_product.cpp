@@ -2,12 +2,12 @@
 
 #include <cstring>
 
-#include "cpu/blas.h"
-#include "cuda/host/devices.h"
+#include "cpu/baselines/standard/blas.h"
+#include "cuda/common/host/gpus.h"
 
 #if TESSERA_HAVE_CUDA
-#include "cuda/cublas.h"
-#include "cuda/host/device.h"
+#include "cuda/baselines/standard/cublas.h"
+#include "cuda/common/host/device.h"
 #endif
 
 namespace tessera::lab {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/application.h"
-#include "lab/terminal.h"
+#include "lab/commands/application.h"
+#include "lab/terminal/terminal.h"
 #include "options.h"
 
 namespace tessera::python {

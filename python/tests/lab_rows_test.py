@@ -25,7 +25,7 @@ def fields(sequence, **more):
 
 @needs_command
 def test_rows_have_every_field_of_the_lab():
-    """As `tessera bench` writes them, and the stamp of `tessera lab` (lab/results.h)."""
+    """As `tessera bench` writes them, and the stamp of `tessera lab` (lab/measure/results.h)."""
     command = [*machine.tessera_command(), "bench", "--seq", "16", "--repetitions", "1", "--json", "-"]
     lines = [line for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines() if line[:1] == "{"]
     theirs = json.loads(lines[0])

@@ -5,10 +5,10 @@
 
 #include "api/execution.h"
 #include "api/validate.h"
-#include "core/out_of_memory.h"
-#include "core/refuse.h"
-#include "cpu/float_environment.h"
-#include "cuda/host/block_mask.h"
+#include "core/base/out_of_memory.h"
+#include "core/base/refuse.h"
+#include "cpu/machine/float_environment.h"
+#include "cuda/common/host/block_mask.h"
 #include "registry/registry.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 // What block masks need from the devices they are used on.
-#include "cuda/host/block_mask.h"
+#include "cuda/common/host/block_mask.h"
 #include "api/tensor_checks.h"
-#include "core/out_of_memory.h"
+#include "core/base/out_of_memory.h"
 #include "tessera/mask.h"
 
 namespace tessera {

@@ -1,11 +1,11 @@
 // What this build is, and what machine it finds itself on.
 #include "build_config.h"
-#include "core/out_of_memory.h"
-#include "core/text.h"
-#include "cpu/blas.h"
-#include "cpu/cores.h"
-#include "cpu/machine.h"
-#include "cuda/host/devices.h"
+#include "core/base/out_of_memory.h"
+#include "core/base/text.h"
+#include "cpu/baselines/standard/blas.h"
+#include "cpu/machine/cores.h"
+#include "cpu/machine/cpu_info.h"
+#include "cuda/common/host/gpus.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"
 

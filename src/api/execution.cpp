@@ -6,9 +6,9 @@
 #include <new>
 
 #include "api/tensor_checks.h"
-#include "cpu/thread_pool.h"
-#include "cuda/host/memory.h"
-#include "registry/kernel.h"
+#include "core/kernel.h"
+#include "cpu/machine/thread_pool.h"
+#include "cuda/common/host/memory.h"
 
 namespace tessera::api {
 namespace {

@@ -9,9 +9,9 @@
 #include "api/execution.h"
 #include "api/tensor_checks.h"
 #include "api/validate.h"
+#include "core/base/out_of_memory.h"
 #include "core/cost.h"
-#include "core/out_of_memory.h"
-#include "cpu/float_environment.h"
+#include "cpu/machine/float_environment.h"
 #include "registry/registry.h"
 
 namespace tessera {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "api/overlap.h"
-#include "core/checked.h"
+#include "core/base/checked.h"
 
 namespace tessera::api {
 namespace {

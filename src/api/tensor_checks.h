@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "api/validate.h"
-#include "core/refuse.h"
-#include "core/text.h"
+#include "core/base/refuse.h"
+#include "core/base/text.h"
 #include "tessera/tensor.h"
 
 namespace tessera::api {

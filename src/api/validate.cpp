@@ -6,11 +6,10 @@
 
 #include "api/overlap.h"
 #include "api/tensor_checks.h"
+#include "core/base/checked.h"
 #include "core/block_mask.h"
-#include "core/checked.h"
 #include "core/philox.h"
-#include "core/walk.h"
-#include "cuda/host/devices.h"
+#include "cuda/common/host/gpus.h"
 
 namespace tessera::api {
 namespace {
@@ -23,7 +22,6 @@ constexpr std::int64_t kMaxDiagonal = std::int64_t{1} << 48;
 // A bound that hides nothing: wider than any diagonal, local or global, is away from any position.
 constexpr std::int64_t kHidesNothing = std::int64_t{1} << 50;
 static_assert(kHidesNothing > kMaxDiagonal + 3 * kMaxPosition);
-constexpr std::int64_t kFarthestAlibi = core::kLongestWalk;  // from the diagonal to the first query or key
 
 // Refuses a pointer that its type does not allow; null passes.
 template <typename T>
@@ -64,7 +62,7 @@ void take_score_factors(const Attention& attention, Problem& p) {
 void check_alibi_distance(const Problem& p) {
   if (p.alibi_slopes == nullptr || (!p.explicit_diagonal && p.align == Align::bottom_right)) return;
   const std::int64_t diagonal = p.origin.row - p.origin.column + (p.explicit_diagonal ? p.diagonal : 0);
-  if (std::abs(diagonal) < kFarthestAlibi) return;
+  if (std::abs(diagonal) < core::kFarthestAlibi) return;
   refuse("attention.alibi counts from a diagonal that begins ", std::abs(diagonal), " positions ",
          diagonal < 0 ? "before" : "after", " key 0 (origin.row - origin.column + mask.diagonal is ",
          diagonal, "); it must be less than 2^29 away; pass such distances as a bias");

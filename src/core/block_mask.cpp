@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "core/out_of_memory.h"
-#include "core/refuse.h"
-#include "core/text.h"
+#include "core/base/out_of_memory.h"
+#include "core/base/refuse.h"
+#include "core/base/text.h"
 #include "tessera/error.h"
 
 namespace tessera {

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <vector>
 
+#include "core/base/refuse.h"
 #include "core/block_mask.h"
 #include "core/philox.h"
-#include "core/refuse.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/tiles.h"
+#include "core/visibility.h"
 
 namespace tessera::core {
 namespace {

@@ -10,7 +10,7 @@
 //   visited       pairs in tiles that are not skipped
 //   key_loads     sum over tiles of block_q queries of the keys they visit
 //   query_loads   sum over tiles of block_k keys of the queries that visit them
-// all of them counted with the same walk that the kernels take (core/tiles.h).
+// all of them counted with the same walk that the kernels take (core/visibility.h).
 //
 //   reread(once, loads) = once if what a tile revisits fits in M, else max(once, loads)
 //

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "core/band.h"
-#include "core/out_of_memory.h"
-#include "core/refuse.h"
-#include "core/text.h"
+#include "core/base/out_of_memory.h"
+#include "core/base/refuse.h"
+#include "core/base/text.h"
 
 namespace tessera {
 namespace {

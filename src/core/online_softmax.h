@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/host_device.h"
+#include "core/base/host_device.h"
 
 namespace tessera::core {
 

@@ -8,11 +8,14 @@
 #include <type_traits>
 
 #include "core/band.h"
-#include "core/host_device.h"
+#include "core/base/host_device.h"
 #include "core/philox.h"
 #include "tessera/attention.h"
 
 namespace tessera::core {
+
+// How far ALiBi's diagonal may lie from the first query or key: GPU kernels count positions in 32 bits.
+inline constexpr std::int64_t kFarthestAlibi = std::int64_t{1} << 29;
 
 // The rows of a tensor: element (batch, head, row, 0) is data[batch * batch_stride + ...]; the last dimension
 // is contiguous. Broadcast dimensions have stride 0.

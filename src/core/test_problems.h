@@ -9,7 +9,7 @@
 
 #include "core/block_mask.h"
 #include "core/problem.h"
-#include "core/tiles.h"
+#include "core/visibility.h"
 
 namespace tessera::core {
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/float16.h"
+#include "core/base/float16.h"
 #include "core/online_softmax.h"
 #include "core/problem.h"
-#include "core/tiles.h"
+#include "core/visibility.h"
 
 namespace tessera::cpu {
 

@@ -1,10 +1,10 @@
 #include "cpu/kernels.h"
 
-#include "cpu/decode.h"
-#include "cpu/flash1.h"
-#include "cpu/flash2.h"
-#include "cpu/packed.h"
-#include "cpu/standard.h"
+#include "cpu/baselines/flash1/kernel.h"
+#include "cpu/baselines/standard/kernel.h"
+#include "cpu/decode/kernel.h"
+#include "cpu/flash2/kernel.h"
+#include "cpu/packed/kernel.h"
 
 namespace tessera::cpu {
 namespace {

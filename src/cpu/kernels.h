@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "registry/kernel.h"
+#include "core/kernel.h"
 
 namespace tessera::cpu {
 

@@ -1,14 +1,14 @@
 #include "cuda/kernels.h"
 
-#include "cuda/flash1.h"
-#include "cuda/flash2_backward.h"
-#include "cuda/flash2_forward.h"
-#include "cuda/flash2_fp32.h"
-#include "cuda/hopper_backward.h"
-#include "cuda/hopper_forward.h"
-#include "cuda/host/devices.h"
-#include "cuda/minimal.h"
-#include "cuda/standard.h"
+#include "cuda/baselines/flash1/launch.h"
+#include "cuda/baselines/minimal/launch.h"
+#include "cuda/baselines/standard/launch.h"
+#include "cuda/common/host/gpus.h"
+#include "cuda/fp32/launch.h"
+#include "cuda/mma/backward/launch.h"
+#include "cuda/mma/forward/launch.h"
+#include "cuda/sm90/backward/launch.h"
+#include "cuda/sm90/forward/launch.h"
 
 namespace tessera::cuda {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "cuda/host/devices.h"
-#include "reference/case.h"
-#include "reference/check.h"
+#include "cuda/common/host/gpus.h"
+#include "reference/cases/case.h"
+#include "reference/tolerance/check.h"
 #include "tessera/error.h"
 #include "tessera/mask.h"
 #include "tessera/plan.h"

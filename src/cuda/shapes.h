@@ -1,12 +1,12 @@
 // The instances of cuda.flash2's backward and of cuda.flash1 in numbers, without their kernels: what builds without CUDA choose
-// from for an assumed GPU. Builds with CUDA take the numbers from the kernels themselves (flash2/backward_instances.cuh,
+// from for an assumed GPU. Builds with CUDA take the numbers from the kernels themselves (mma/backward/table.cuh,
 // flash1/instances.cuh), and shapes_test.cpp compares them with these.
 #pragma once
 
 #include <span>
 
-#include "cuda/flash1/config.h"
-#include "cuda/flash2/backward_config.h"
+#include "cuda/baselines/flash1/config.h"
+#include "cuda/mma/backward/arguments.h"
 
 namespace tessera::cuda::shapes {
 

@@ -1,17 +1,17 @@
 // What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a kernel can be chosen for an
 // assumed GPU. Nothing of it is ever launched: `launch` throws.
-#include "core/immortal.h"
-#include "cuda/cublas.h"
-#include "cuda/flash2/forward_configs.h"
-#include "cuda/flash2_forward.h"
-#include "cuda/flash2_fp32.h"
-#include "cuda/hopper/backward_configs.h"
-#include "cuda/hopper/configs.h"
-#include "cuda/hopper_backward.h"
-#include "cuda/hopper_forward.h"
-#include "cuda/minimal.h"
+#include "core/base/immortal.h"
+#include "cuda/baselines/minimal/launch.h"
+#include "cuda/baselines/standard/cublas.h"
+#include "cuda/baselines/standard/passes.h"
+#include "cuda/fp32/launch.h"
+#include "cuda/mma/forward/launch.h"
+#include "cuda/mma/forward/table.h"
 #include "cuda/shapes.h"
-#include "cuda/standard/passes.h"
+#include "cuda/sm90/backward/launch.h"
+#include "cuda/sm90/backward/table.h"
+#include "cuda/sm90/forward/launch.h"
+#include "cuda/sm90/forward/table.h"
 
 #if !TESSERA_HAVE_CUDA
 

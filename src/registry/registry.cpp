@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/environment.h"
-#include "core/lazy.h"
-#include "core/refuse.h"
-#include "core/text.h"
+#include "core/base/environment.h"
+#include "core/base/lazy.h"
+#include "core/base/refuse.h"
+#include "core/base/text.h"
 #include "cpu/kernels.h"
-#include "cuda/host/devices.h"
+#include "cuda/common/host/gpus.h"
 #include "cuda/kernels.h"
 #include "tessera/error.h"
 

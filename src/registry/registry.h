@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/kernel.h"
 #include "core/problem.h"
-#include "registry/kernel.h"
 #include "tessera/plan.h"
 
 namespace tessera::registry {
@@ -14,7 +14,7 @@ namespace tessera::registry {
 // Every kernel of this build, highest priority first.
 std::span<const Kernel> kernels();
 
-// The name that TESSERA_KERNEL forces (core/environment.h); empty: none.
+// The name that TESSERA_KERNEL forces (core/base/environment.h); empty: none.
 std::string_view forced_kernel();
 
 // The first kernel of the table (sorted by priority) that serves the problem. Throws Error (unsupported)

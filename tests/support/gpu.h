@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "cuda/host/devices.h"
-#include "reference/check.h"
-#include "reference/device_case.h"
+#include "cuda/common/host/gpus.h"
+#include "reference/cases/device_case.h"
+#include "reference/tolerance/check.h"
 #include "support/kernels.h"
 #include "tessera/error.h"
 
 #if TESSERA_HAVE_CUDA
-#include "cuda/host/device.h"
+#include "cuda/common/host/device.h"
 #endif
 
 namespace tessera::test {

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <map>
 
-#include "reference/check.h"
+#include "reference/tolerance/check.h"
 #include "tessera/error.h"
 
 namespace tessera::test {

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/environment.h"
+#include "core/base/environment.h"
 #include "tessera/plan.h"
 
 namespace tessera {

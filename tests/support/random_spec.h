@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "reference/case.h"
+#include "reference/cases/case.h"
 
 namespace tessera::test {
 

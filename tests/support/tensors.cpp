@@ -4,7 +4,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "reference/elements.h"
+#include "reference/oracle/elements.h"
 
 namespace tessera::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "reference/case.h"
+#include "reference/cases/case.h"
 #include "support/guarded.h"
 #include "tessera/attention.h"
 

@@ -1,4 +1,4 @@
-"""Rows and where they are kept: the schema of `tessera lab` (lab/results.h) with the fields of training.
+"""Rows and where they are kept: the schema of `tessera lab` (lab/measure/results.h) with the fields of training.
 
 A directory holds results.jsonl (a row a line, whole after every row) and results.csv (the same rows). A row describes
 itself: machine, commit, sizes, what came out, and why not where nothing did.

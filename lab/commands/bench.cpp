@@ -1,0 +1,185 @@
+// `tessera bench`: measures algorithms over a sweep of problems.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/commands/commands.h"
+#include "lab/commands/options.h"
+#include "lab/measure/contests.h"
+#include "lab/measure/machine/machine_text.h"
+#include "lab/measure/rows.h"
+#include "lab/measure/runner.h"
+#include "lab/terminal/progress.h"
+#include "lab/terminal/terminal.h"
+#include "lab/terminal/units.h"
+#include "tessera/version.h"
+
+namespace tessera::lab {
+namespace {
+
+struct BenchOptions {
+  ProblemOptions problem;
+  std::string warmup = "1", repetitions, min_time, memory_budget, seed = "0", check_rows = "16";
+  std::string json, csv;
+};
+
+RunnerOptions runner_options(const BenchOptions& options, Device device) {
+  RunnerOptions result;
+  result.schedule.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
+  if (!options.repetitions.empty() && !options.min_time.empty()) {
+    throw UsageError(fmt::format("--repetitions '{}': excludes --min-time '{}'; give one of them",
+                                 options.repetitions, options.min_time));
+  }
+  if (!options.repetitions.empty()) {
+    result.schedule.repetitions =
+        static_cast<int>(parse_integer("--repetitions", options.repetitions, {1, 1'000'000}));
+  }
+  if (!options.min_time.empty()) {
+    result.schedule.min_time = parse_number("--min-time", options.min_time, {0, 86'400});
+  }
+  result.seed = static_cast<std::uint64_t>(parse_integer("--seed", options.seed, {0, std::int64_t{1} << 62}));
+  result.check_rows = static_cast<int>(parse_integer("--check-rows", options.check_rows, {0, 1'000'000}));
+  // A tenth stays free: what the system calls available is an estimate.
+  result.memory_budget = options.memory_budget.empty()
+                             ? available_memory(device) / 10 * 9
+                             : parse_bytes("--memory-budget", options.memory_budget);
+  return result;
+}
+
+// Where finished rows go: the files first, so that they are complete whatever happens to the terminal.
+class Output {
+ public:
+  Output(const BenchOptions& options, const Sweep& sweep, const std::vector<Algorithm>& algorithms)
+      : device_(sweep.device),
+        table_(sweep, algorithms),
+        shows_table_(options.json != "-" && options.csv != "-") {
+    if (options.json == "-" && options.csv == "-") {
+      throw UsageError("--csv '-': standard output already carries --json; write one of them to a file");
+    }
+    if (!options.json.empty()) files_.emplace_back("--json", options.json, RowFile::Format::json_lines);
+    if (!options.csv.empty()) files_.emplace_back("--csv", options.csv, RowFile::Format::csv);
+  }
+
+  void begin() const {
+    if (shows_table_)
+      print(fmt::format("tessera {} on {}\n{}", version(), machine_text(device_), table_.header()));
+  }
+
+  void write(const Row& row) {
+    for (RowFile& file : files_) file.write(row);
+    if (shows_table_) print(table_.row(row, use_color(stdout)));
+  }
+
+ private:
+  Device device_;
+  std::vector<RowFile> files_;
+  RowTable table_;
+  bool shows_table_;
+};
+
+// Counts what became of the rows, for the exit code.
+struct Tally {
+  int results = 0;  // measured, or found not to fit: both are answers
+  int invalid = 0;
+  std::string first_reason{};
+
+  void add(const Row& row) {
+    if (row.status == Status::ok || row.status == Status::out_of_memory) ++results;
+    if (row.status == Status::invalid) ++invalid;
+    if (first_reason.empty()) first_reason = row.reason;
+  }
+
+  int exit_code() const {
+    if (results > 0) return 0;
+    if (invalid > 0) throw UsageError(first_reason);
+    fmt::print(stderr, "tessera bench: no row could be measured\n");
+    return 1;
+  }
+};
+
+int run_bench(const BenchOptions& options) {
+  const Sweep sweep = parse_sweep(options.problem);
+  const RunnerOptions runner = runner_options(options, sweep.device);
+  const std::vector<Algorithm> algorithms =
+      sweep.algorithms.empty() ? algorithms_here(sweep) : sweep.algorithms;
+  if (sweep.points.size() == 1) (void)Workload(sweep.points.front());  // wrong values end it here
+  Output output(options, sweep, algorithms);
+  output.begin();
+
+  const std::vector<Contest> all = contests(sweep, algorithms);
+  double total = 0, done = 0;
+  for (const Contest& contest : all) total += expected_seconds(contest, runner.schedule);
+  Tally tally;
+  Progress progress;
+  for (const Contest& contest : all) {
+    const double expected = expected_seconds(contest, runner.schedule);
+    const std::string what = fmt::format("{} {}", name(contest.direction), to_string(contest.point));
+    auto proceed = [&](double share) {
+      progress.show(what, (done + share * expected) / total);
+      return interrupted() == 0;
+    };
+    const auto rows = run_contest(contest, runner, proceed);
+    progress.clear();
+    if (!rows || interrupted() != 0) {
+      if (rows) {
+        for (const Row& row : *rows) output.write(row);
+      }
+      return report_interrupt("tessera bench");
+    }
+    for (const Row& row : *rows) {
+      output.write(row);
+      tally.add(row);
+    }
+    done += expected;
+  }
+  return tally.exit_code();
+}
+
+}  // namespace
+
+void add_bench(CLI::App& application, Action& action) {
+  CLI::App* command = application.add_subcommand(
+      "bench", "Measure algorithms: time, TFLOP/s, memory, error; sweeps over lists");
+  command->allow_extras();
+  auto options = std::make_shared<BenchOptions>();
+  add_problem_options(*command, options->problem, "every one here");
+  auto add = [&](const char* option, std::string& value, const char* text, const char* description,
+                 const char* group) {
+    command->add_option(option, value, description)->option_text(text)->group(group);
+  };
+  constexpr const char* kMeasuring = "Measuring";
+  add("--warmup", options->warmup, "N", "Calls before the first measured one [1]", kMeasuring);
+  add("--repetitions", options->repetitions, "N", "Measured calls [by time, see --min-time]", kMeasuring);
+  add("--min-time", options->min_time, "SECONDS", "Measure so long, and at least 5 calls [0.3]", kMeasuring);
+  add("--memory-budget", options->memory_budget, "SIZE",
+      "What needs more is not run but reported as out of memory, e.g. 16GiB [90% of what is free]",
+      kMeasuring);
+  add("--check-rows", options->check_rows, "N", "Output rows compared with fp64 (forward); 0: none [16]",
+      kMeasuring);
+  add("--seed", options->seed, "N", "Seed of the random data [0]", kMeasuring);
+  constexpr const char* kOutput = "Output";
+  add("--json", options->json, "FILE", "Also write rows as JSON Lines; - is standard output", kOutput);
+  add("--csv", options->csv, "FILE", "Also write rows as CSV; - is standard output", kOutput);
+  command->footer(
+      "Lists make a sweep over every combination: 256,512 or a range 256..4096 (doubling), 64..256+64\n"
+      "(adding), 1..27*3 (multiplying); 4k is 4096; --causal no,yes; repeat --window to sweep over windows.\n"
+      "Without --algorithm every algorithm this machine has is measured; they are called in turn, so that\n"
+      "they are compared under the same conditions. On a GPU each call is timed with CUDA events after the "
+      "L2\n"
+      "cache was emptied. TFLOP/s follow FlashAttention's convention:\n"
+      "2 * pairs * (dim + v-dim) forward, 2.5 times that backward, pairs being those that the mask lets\n"
+      "through (plain causal: half of all). Rows appear, and are in the files, as they finish.\n\n"
+      "Examples:\n"
+      "  tessera bench --seq 512..4096 --heads 8 --dim 64 --causal no,yes\n"
+      "  tessera bench --algorithm standard,flash2 --seq 1k,2k --direction forward,backward --csv rows.csv\n"
+      "  tessera bench --batch 1,8 --seq 8192 --memory-budget 4GiB --repetitions 3\n"
+      "  tessera bench --device cuda --dtype bf16 --seq 1k..16k --heads 16 --dim 128 --causal no,yes\n"
+      "  tessera bench --seq 2048 --block-mask none,local:2,bigbird:1,1,2 --block-size 64 --json -");
+  command->callback([&action, options] { action = [options] { return run_bench(*options); }; });
+}
+
+}  // namespace tessera::lab

@@ -1,7 +1,0 @@
-#include "lab/application.h"
-#include "lab/terminal.h"
-
-int main(int argc, char** argv) {
-  tessera::lab::install_signal_handlers();
-  return tessera::lab::run_application(argc, argv);
-}

@@ -1,0 +1,105 @@
+#include "lab/measure/read_results.h"
+
+#include <gtest/gtest.h>
+
+#include "lab/commands/parse.h"
+#include "lab/report/test_rows.h"
+
+namespace tessera::lab::report {
+namespace {
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_rows(text, "r.jsonl");
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string refused_experiments(const std::string& text) {
+  try {
+    parse_experiments(text, "e.json");
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(ResultsFile, ReadsRowsAndSkipsEmptyLines) {
+  const std::string line = test_row("flash2", 128, 1).dump();
+  EXPECT_EQ(parse_rows(line + "\n\n" + line + "\n", "r.jsonl").size(), 2U);
+}
+
+TEST(ResultsFile, NamesFileAndLineOfACorruptedRow) {
+  const std::string good = test_row("flash2", 128, 1).dump();
+  const std::string said = refusal(good + "\n" + good.substr(0, 100));
+  EXPECT_TRUE(contains(said, "RESULTS 'r.jsonl', line 2: is not JSON")) << said;
+}
+
+TEST(ResultsFile, RefusesForeignRows) {
+  EXPECT_TRUE(contains(refusal("{\"a\": 1}\n"), "line 1: has no field 'schema'"));
+  EXPECT_TRUE(contains(refusal("[1, 2]\n"), "line 1: has no field 'schema'"));
+  EXPECT_TRUE(contains(refusal("time,rate\n1,2\n"), "line 1: is not JSON"));
+  EXPECT_TRUE(contains(refusal("\n"), "has no rows"));
+}
+
+TEST(ResultsFile, RefusesUnknownSchemas) {
+  nlohmann::json row = test_row("flash2", 128, 1);
+  row["schema"] = 2;
+  EXPECT_EQ(refusal(row.dump()),
+            "RESULTS 'r.jsonl', line 1: schema 2 is unknown; this version reads schema 1");
+  row["schema"] = "1";
+  EXPECT_TRUE(contains(refusal(row.dump()), "schema \"1\" is unknown"));
+}
+
+TEST(ResultsFile, NamesWhatARowLacks) {
+  nlohmann::json row = test_row("flash2", 128, 1);
+  row.erase("commit");
+  EXPECT_TRUE(contains(refusal(row.dump()), "field 'commit' is missing"));
+  row["commit"] = 7;
+  EXPECT_TRUE(contains(refusal(row.dump()), "field 'commit' is 7"));
+}
+
+TEST(ResultsFile, ReadsExperiments) {
+  const auto all = parse_experiments(
+      R"([{"name": "a", "title": "A", "question": "?", "origin": null, "figures": [
+        {"kind": "bars", "title": "t", "x": "batch", "y": "tflops", "series": "algorithm,direction",
+         "facet": null, "log_y": true, "theory": true}]}])",
+      "e.json");
+  ASSERT_EQ(all.size(), 1U);
+  ASSERT_EQ(all[0].figures.size(), 1U);
+  const FigureSpec& figure = all[0].figures[0];
+  EXPECT_EQ(figure.kind, FigureKind::bars);
+  EXPECT_EQ(figure.series, (std::vector<std::string>{"algorithm", "direction"}));
+  EXPECT_TRUE(figure.log_y && figure.theory && !figure.log_x);
+}
+
+TEST(ResultsFile, ReadsExperimentsWithASchema) {
+  const std::string all = R"("fields": {}, "experiments": [{"name": "a", "title": "A", "figures": [
+      {"kind": "table", "title": "t", "x": null, "y": null, "columns": ["flops"], "facets": ["direction", "dtype"],
+       "bounds": [], "sum_over": null}]}]})";
+  const auto read = parse_experiments("{\"schema\": 1, " + all, "e.json");
+  ASSERT_EQ(read.size(), 1U);
+  EXPECT_EQ(read[0].figures[0].y, std::vector<std::string>{"flops"});
+  EXPECT_EQ(read[0].figures[0].facets.size(), 2U);
+  EXPECT_TRUE(contains(refused_experiments("{\"schema\": 7, " + all), "schema 7 is unknown"));
+}
+
+TEST(ResultsFile, SaysWhatIsWrongWithAnExperiment) {
+  EXPECT_TRUE(contains(refused_experiments("{}"), "must be an array"));
+  EXPECT_TRUE(contains(refused_experiments(R"([{"title": "A", "figures": []}])"), "experiment 1: 'name'"));
+  EXPECT_TRUE(contains(refused_experiments(R"([{"name": "a", "title": "A", "figures": [{"kind": "pie"}]}])"),
+                       "('a'), figure 1: 'kind' \"pie\" must be lines, bars, heatmap or table"));
+}
+
+TEST(ResultsFile, NamesAFileThatCannotBeRead) {
+  EXPECT_THROW(read_results("/nonexistent/results.jsonl"), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera::lab::report

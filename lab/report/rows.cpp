@@ -1,0 +1,244 @@
+#include "lab/report/rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "lab/commands/parse.h"
+#include "lab/report/fields.h"
+
+namespace tessera::lab::report {
+namespace {
+
+using nlohmann::json;
+
+// What may tell two rows of one point apart, most telling first.
+constexpr std::array kDistinctions = {"run",
+                                      "algorithm",
+                                      "direction",
+                                      "dtype",
+                                      "mask",
+                                      "variant",
+                                      "preset",
+                                      "kept_share",
+                                      "requested_block_k",
+                                      "q_length",
+                                      "batch",
+                                      "k_length",
+                                      "depth",
+                                      "embedding",
+                                      "q_heads",
+                                      "kv_heads",
+                                      "qk_dim",
+                                      "v_dim",
+                                      "block_q",
+                                      "block_k",
+                                      "bias",
+                                      "alibi",
+                                      "softcap",
+                                      "dropout",
+                                      "threads",
+                                      "optimizer",
+                                      "compiled",
+                                      "deterministic",
+                                      "memory_budget_bytes"};
+
+// Tiles and threads are the library's choice.
+bool is_chosen(const std::string& field) {
+  return field == "block_q" || field == "block_k" || field == "threads";
+}
+
+// Rows that do not differ in these fields, in order of appearance.
+std::vector<Rows> grouped(const std::vector<json>& rows, const std::vector<std::string>& fields) {
+  std::vector<std::pair<std::string, Rows>> groups;
+  for (const json& row : rows) {
+    const std::string key = key_of(row, fields);
+    auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == key; });
+    if (found == groups.end()) found = groups.insert(found, {key, {}});
+    found->second.push_back(&row);
+  }
+  std::vector<Rows> all;
+  for (auto& [key, group] : groups) all.push_back(std::move(group));
+  return all;
+}
+
+// A heat map has two axes and a value. Which of the fields is the value shows in what they are.
+FigureSpec with_value(FigureSpec spec) {
+  if (spec.kind != FigureKind::heatmap || !spec.value.empty()) return spec;
+  if (is_measurement(spec.y.front()) && !spec.series.empty()) {
+    spec.value = spec.y.front();
+    spec.y = {spec.series.front()};
+    spec.series.erase(spec.series.begin());
+  } else if (!spec.series.empty() && is_measurement(spec.series.front())) {
+    spec.value = spec.series.front();
+    spec.series.erase(spec.series.begin());
+  } else {
+    spec.value = "tflops";
+  }
+  return spec;
+}
+
+// A table without axes: its first column that was asked for, not measured, is the axis, or else the first facet.
+FigureSpec with_axis(FigureSpec spec) {
+  if (spec.kind != FigureKind::table || !spec.x.empty()) return spec;
+  const auto setting = std::find_if(spec.y.begin(), spec.y.end(), is_setting);
+  if (setting != spec.y.end() && spec.y.size() > 1) {
+    spec.x = *setting;
+    spec.y.erase(setting);
+  } else if (!spec.facets.empty()) {
+    spec.x = spec.facets.front();
+    spec.facets.erase(spec.facets.begin());
+  } else {
+    spec.x = spec.series.empty() ? "run" : spec.series.front();
+  }
+  return spec;
+}
+
+}  // namespace
+
+FigureSpec completed(const FigureSpec& spec) { return with_axis(with_value(spec)); }
+
+std::string key_of(const json& row, const std::vector<std::string>& fields) {
+  std::string key;
+  for (const std::string& field : fields) key += value_text(field_value(row, field)) + '\x1f';
+  return key;
+}
+
+std::vector<std::string> distinct(const Rows& rows, const std::string& field) {
+  std::vector<std::string> values;
+  for (const json* row : rows) {
+    const std::string text = value_text(field_value(*row, field));
+    if (std::find(values.begin(), values.end(), text) == values.end()) values.push_back(text);
+  }
+  return values;
+}
+
+std::string distinction(const Rows& rows, const std::vector<std::string>& fields) {
+  std::vector<std::string> settings = fields;
+  settings.erase(std::remove(settings.begin(), settings.end(), "run"), settings.end());
+  std::map<std::string, Rows> by_fields, by_settings;
+  for (const json* row : rows) {
+    by_fields[key_of(*row, fields)].push_back(row);
+    by_settings[key_of(*row, settings)].push_back(row);
+  }
+  for (const char* candidate : kDistinctions) {
+    if (std::find(fields.begin(), fields.end(), candidate) != fields.end()) continue;
+    for (const auto& [key, group] : is_chosen(candidate) ? by_fields : by_settings) {
+      if (distinct(group, candidate).size() > 1) return candidate;
+    }
+  }
+  return {};
+}
+
+Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_t& dropped) {
+  std::map<std::string, std::size_t> place;
+  Rows kept;
+  for (const json* row : rows) {
+    const auto [found, added] = place.try_emplace(key_of(*row, fields), kept.size());
+    if (added) {
+      kept.push_back(row);
+    } else {
+      kept[found->second] = row;
+      ++dropped;
+    }
+  }
+  return kept;
+}
+
+void fill_kept_share(std::vector<json>& rows) {
+  std::vector<std::string> point;
+  for (const std::string field : kDistinctions) {
+    if (field != "kept_share" && field != "direction" && !is_chosen(field)) point.push_back(field);
+  }
+  std::map<std::string, json> shares;
+  for (const json& row : rows) {
+    if (number_of(row, "kept_share")) shares[key_of(row, point)] = row["kept_share"];
+  }
+  for (json& row : rows) {
+    if (row["status"] == "ok" || number_of(row, "kept_share")) continue;
+    if (const auto found = shares.find(key_of(row, point)); found != shares.end())
+      row["kept_share"] = found->second;
+  }
+}
+
+std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) {
+  std::vector<std::string> fields = {spec.x};
+  for (const std::string field : kDistinctions) {
+    if (field != spec.sum_over && !is_chosen(field)) fields.push_back(field);
+  }
+  Rows all;
+  for (const json& row : rows) all.push_back(&row);
+  const std::vector<std::string> parts = distinct(all, spec.sum_over);
+  std::vector<json> sums;
+  for (const Rows& group : grouped(rows, fields)) {
+    std::size_t again = 0;
+    const Rows once = latest(group, {spec.sum_over}, again);
+    json sum = *once.front();
+    double total = 0;
+    for (const json* row : once) {
+      total += number_of(*row, spec.y.front()).value_or(0);
+      if ((*row)["status"] != "ok" && sum["status"] == "ok") sum = *row;
+    }
+    if (once.size() < parts.size() && sum["status"] == "ok") sum["status"] = "incomplete";
+    sum[spec.y.front()] = total;
+    sum[spec.sum_over] = fmt::format("{}", fmt::join(parts, " + "));
+    for (const char* field : {"lower_quartile_ms", "upper_quartile_ms", "repetitions"}) sum[field] = nullptr;
+    sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+std::vector<json> last_ones(const std::vector<json>& rows, const FigureSpec& spec) {
+  std::vector<std::string> fields = {spec.x};
+  for (const std::string field : kDistinctions) {
+    const bool follows = spec.last_of == "q_length" && field == "k_length";
+    if (field != spec.last_of && !follows && !is_chosen(field)) fields.push_back(field);
+  }
+  std::vector<json> last;
+  for (const Rows& group : grouped(rows, fields)) {
+    const json* best = nullptr;
+    for (const json* row : group) {
+      const auto value = number_of(*row, spec.last_of);
+      if ((*row)["status"] != "ok" || !value) continue;
+      if (best == nullptr || *value >= *number_of(*best, spec.last_of)) best = row;
+    }
+    last.push_back(best == nullptr ? *group.front() : *best);
+  }
+  return last;
+}
+
+std::vector<std::string> drawn_fields(const FigureSpec& spec, const Rows& rows) {
+  std::vector<std::string> fields = {spec.kind == FigureKind::heatmap ? spec.value : spec.y.front()};
+  if (spec.kind != FigureKind::bars) return fields;
+  std::copy_if(spec.bounds.begin(), spec.bounds.end(), std::back_inserter(fields), [&](const auto& field) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const json* row) { return number_of(*row, field).has_value(); });
+  });
+  return fields;
+}
+
+void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const std::string& where) {
+  auto check = [&](const char* role, const std::string& field) {
+    const bool known = std::any_of(rows.begin(), rows.end(), [&](const json& row) {
+      return row.contains(field) || !field_value(row, field).is_null();
+    });
+    if (!field.empty() && !known) {
+      throw UsageError(fmt::format("{}: {} '{}' is not a field of its rows", where, role, field));
+    }
+  };
+  check("x", spec.x);
+  for (const std::string& field : spec.facets) check("facet", field);
+  for (const std::string& field : spec.bounds) check("bound", field);
+  check("sum_over", spec.sum_over);
+  check("last_of", spec.last_of);
+  check("value", spec.value);
+  for (const std::string& field : spec.y) check("y", field);
+  for (const std::string& field : spec.series) check("series", field);
+}
+
+}  // namespace tessera::lab::report

@@ -1,0 +1,179 @@
+#include "lab/report/sentences.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lab/report/sentence_parts.h"
+
+namespace tessera::lab::report {
+namespace {
+
+// Contexts of one figure that are put into words; the rest is in its chart and table.
+constexpr std::size_t kMostReadings = 6;
+
+void add(std::vector<Reading>& all, Reading reading) {
+  if (!reading.sentences.empty()) all.push_back(std::move(reading));
+}
+
+std::size_t measured_points(const Figure& figure) {
+  std::size_t count = 0;
+  for (const Panel& panel : figure.panels) {
+    for (const Series& series : panel.series) {
+      for (const Mark& mark : series.marks) count += mark.y && !series.theory ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+bool telling(const Figure& column) {
+  const bool bound = column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
+  return (column.y.measure != Measure::other || column.y.field == "flops") && !bound &&
+         measured_points(column) > 0;
+}
+
+// The columns of a table with times that are worth a word, the times first; none for other figures. What such a table is
+// about is said in one sentence, not in one for each column: how much faster, and what it took.
+std::vector<const Figure*> columns_beside_times(const Figure& figure) {
+  std::vector<const Figure*> columns;
+  if (figure.spec.kind != FigureKind::table) return columns;
+  if (telling(figure)) columns.push_back(&figure);
+  for (const Figure& column : figure.columns) {
+    if (telling(column)) columns.push_back(&column);
+  }
+  std::stable_partition(columns.begin(), columns.end(),
+                        [](const Figure* column) { return column->y.measure == Measure::time; });
+  if (columns.empty() || columns.front()->y.measure != Measure::time) columns.clear();
+  return columns;
+}
+
+// What a causal mask costs beside none, where a figure of times has a panel of each: for every series at the last point
+// that both have.
+void compare_masks(const Figure& figure, Sentences& sentences) {
+  auto series_of = [&](const char* title) {
+    const auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),
+                                    [&](const Panel& one) { return one.title == title; });
+    return panel == figure.panels.end() ? std::vector<Series>() : panel->series;
+  };
+  if (figure.y.measure != Measure::time || figure.spec.kind == FigureKind::heatmap) return;
+  std::vector<std::string> parts;
+  for (const Series& causal : series_of("causal")) {
+    for (const Series& full : series_of("full")) {
+      const Mark *with = nullptr, *without = nullptr;
+      for (const Mark& mark : causal.marks) {
+        const Mark* other = full.at(mark.x);
+        if (mark.y && other != nullptr && other->y) with = &mark, without = other;
+      }
+      if (causal.name != full.name || with == nullptr || *without->y <= 0) continue;
+      parts.push_back(fmt::format("{:.0f} % for {} ({} = {}: {} against {})", 100 * *with->y / *without->y,
+                                  causal.name, figure.x.quantity.symbol, figure.x.labels[with->x],
+                                  quantity_text(figure.y, *with->y), quantity_text(figure.y, *without->y)));
+    }
+  }
+  if (!parts.empty())
+    sentences.push_back(fmt::format("Of the time without a mask, a causal one takes {}.", listed(parts)));
+}
+
+void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& all) {
+  if (figure.spec.kind == FigureKind::heatmap) {
+    Reading reading{panel.title, {}};
+    read_cells(figure, panel, reading.sentences);
+    add(all, std::move(reading));
+    return;
+  }
+  std::vector<std::pair<std::string, Group>> groups;  // by what they share, in order of appearance
+  for (const Series& series : panel.series) {
+    if (series.theory) continue;
+    auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& one) { return one.first == series.rest; });
+    if (found == groups.end()) found = groups.insert(found, {series.rest, {}});
+    found->second.push_back(&series);
+  }
+  for (const auto& [rest, group] : groups) {
+    Reading reading{panel.title, {}};
+    if (const auto columns = columns_beside_times(figure); !columns.empty()) {
+      compare_columns(columns, panel, group, reading.sentences);
+      describe_missing(*columns.front(), group, reading.sentences);
+    } else {
+      reading.sentences = sentences_about(figure, panel, group);
+    }
+    if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+    if (&group != &groups.front().second) {
+      compare_contexts(figure, group, groups.front().second, groups.front().first, reading.sentences);
+    }
+    add(all, std::move(reading));
+  }
+}
+
+// Of the straight line through the points that fits best (least squares).
+std::optional<double> fitted_slope(const std::vector<std::pair<double, double>>& points) {
+  const auto count = static_cast<double>(points.size());
+  double mean_x = 0, mean_y = 0, square = 0, product = 0;
+  for (const auto& [x, y] : points) mean_x += x / count, mean_y += y / count;
+  for (const auto& [x, y] : points) {
+    square += (x - mean_x) * (x - mean_x);
+    product += (x - mean_x) * (y - mean_y);
+  }
+  if (points.size() < 3 || square <= 0) return std::nullopt;
+  return product / square;
+}
+
+}  // namespace
+
+std::optional<double> growth_exponent(const Axis& axis, const Series& series) {
+  std::vector<std::pair<double, double>> points;
+  for (const Mark& mark : series.marks) {
+    if (!mark.y || *mark.y <= 0 || axis.values[mark.x] <= 0) continue;
+    points.emplace_back(std::log(axis.values[mark.x]), std::log(*mark.y));
+  }
+  return fitted_slope(points);
+}
+
+std::optional<double> linear_slope(const Axis& axis, const Series& series) {
+  std::vector<std::pair<double, double>> points;
+  for (const Mark& mark : series.marks) {
+    if (mark.y) points.emplace_back(axis.values[mark.x], *mark.y);
+  }
+  return fitted_slope(points);
+}
+
+std::vector<Reading> readings(const Figure& figure) {
+  std::vector<Reading> all;
+  if (figure.y.measure == Measure::loss || figure.y.measure == Measure::saving) {
+    for (Reading& reading : training_readings(figure)) add(all, std::move(reading));
+  } else {
+    Reading masks;
+    compare_masks(figure, masks.sentences);
+    add(all, std::move(masks));
+    for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
+  }
+  for (const Figure& column : figure.columns) {
+    if (!telling(column) || !columns_beside_times(figure).empty()) continue;
+    for (Reading& reading : readings(column)) all.push_back(std::move(reading));
+  }
+  if (all.empty()) {
+    const std::size_t count = measured_points(figure);
+    all.push_back({"",
+                   {count == 0 ? "Nothing could be measured here; the notes say why."
+                               : fmt::format("{}, and nothing to compare {} with.", counted(count, "point"),
+                                             count == 1 ? "it" : "them")}});
+  }
+  if (all.size() > kMostReadings) {
+    const std::size_t left = all.size() - kMostReadings;
+    all.resize(kMostReadings);
+    all.push_back({"",
+                   {fmt::format("{} {} in the chart and the table.", counted(left, "more combination"),
+                                left == 1 ? "is" : "are")}});
+  }
+  return all;
+}
+
+std::string headline(const Figure& figure) {
+  const Reading first = readings(figure).front();
+  return first.context.empty() ? first.sentences.front()
+                               : fmt::format("{}: {}", first.context, first.sentences.front());
+}
+
+}  // namespace tessera::lab::report

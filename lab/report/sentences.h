@@ -1,0 +1,35 @@
+// What a figure shows, in sentences computed from its rows: who is faster and by how much, how it grows, from
+// where on one is ahead, what did not fit. A different row makes a different sentence.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/report/model.h"
+
+namespace tessera::lab::report {
+
+// Sentences about the part of a figure that `context` names ("backward, NVIDIA L4"; empty: all of it).
+struct Reading {
+  std::string context;
+  std::vector<std::string> sentences;
+};
+
+// The most telling first. Never empty, and no reading without a sentence.
+std::vector<Reading> readings(const Figure& figure);
+
+// The same of figures of losses and of savings, which are read in their own way.
+std::vector<Reading> training_readings(const Figure& figure);
+
+// The first sentence, with its context.
+std::string headline(const Figure& figure);
+
+// The exponent p of the power law y ~ x^p that fits best (least squares of the logarithms). Nothing for fewer
+// than three points that are measured and positive.
+std::optional<double> growth_exponent(const Axis& axis, const Series& series);
+
+// y per x of the straight line that fits best. Nothing for fewer than three measured points.
+std::optional<double> linear_slope(const Axis& axis, const Series& series);
+
+}  // namespace tessera::lab::report

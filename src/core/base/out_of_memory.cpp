@@ -1,0 +1,24 @@
+#include "core/base/out_of_memory.h"
+
+#include "core/base/checked.h"
+
+namespace tessera::core {
+namespace {
+
+// Copies share the text, so that throwing one takes nothing from the heap.
+const Error& prepared_error() {
+  static const Error kError(ErrorCode::out_of_memory, "the host is out of memory");
+  return kError;
+}
+
+[[maybe_unused]] const Error& prepared_at_load = prepared_error();
+
+}  // namespace
+
+void throw_out_of_memory() { throw Error(prepared_error()); }
+
+void throw_workspace_too_large() {
+  fail(ErrorCode::out_of_memory, "the call needs more than 2^63 - 1 bytes of workspace; use smaller sizes");
+}
+
+}  // namespace tessera::core

@@ -1,0 +1,44 @@
+// Running out of host memory: it leaves the library as Error (out_of_memory), also when there is no memory
+// left for the error itself.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+
+#include "core/base/text.h"
+#include "tessera/error.h"
+
+namespace tessera::core {
+
+// Throws out_of_memory. Needs no memory: the error is made when the library is loaded.
+[[noreturn]] void throw_out_of_memory();
+
+template <typename... Parts>
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts);
+
+// Runs f; running out of memory, or asking for more than a container can hold, becomes out_of_memory, with the
+// parts as its message if there are any.
+template <typename F, typename... Parts>
+auto guarded(F&& f, const Parts&... parts) {
+  auto out_of_memory = [&] {
+    if constexpr (sizeof...(parts) > 0) fail(ErrorCode::out_of_memory, parts...);
+    throw_out_of_memory();
+  };
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    out_of_memory();
+    throw;
+  } catch (const std::length_error&) {
+    out_of_memory();
+    throw;
+  }
+}
+
+// Throws an error with the parts as its message, or out_of_memory when there is none for the message.
+template <typename... Parts>
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
+  throw guarded([&] { return Error(code, concat(parts...)); });
+}
+
+}  // namespace tessera::core

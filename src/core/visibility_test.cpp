@@ -1,0 +1,181 @@
+#include "core/visibility.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "core/test_problems.h"
+
+namespace tessera::core {
+namespace {
+
+TEST(Tiling, CoversTheLengthOnceInOrderAndNeverCrossesABlock) {
+  for (std::int64_t length = 0; length <= 40; ++length) {
+    for (const std::int64_t tile : {1, 2, 3, 7, 16, 64}) {
+      for (const std::int64_t block : {0, 1, 2, 5, 8, 16, 100}) {
+        const Tiling tiling{length, tile, block};
+        SCOPED_TRACE(testing::Message() << length << " in " << tile << " by " << block);
+        std::int64_t expected = 0;
+        for (std::int64_t t = 0; t < tiling.count(); ++t) {
+          const Tile part = tiling[t];
+          ASSERT_EQ(part.begin, expected);
+          ASSERT_GT(part.end, part.begin);
+          ASSERT_LE(part.end - part.begin, tile);
+          ASSERT_EQ(tiling.index_of(part.begin), t);
+          ASSERT_EQ(tiling.index_of(part.end - 1), t);
+          if (block > 0) {
+            ASSERT_EQ(part.begin / block, (part.end - 1) / block);
+          }
+          expected = part.end;
+        }
+        ASSERT_EQ(expected, length);
+      }
+    }
+  }
+}
+
+// Counts the visits of every (query, key) pair and checks the kind of every tile.
+class Visits {
+ public:
+  Visits(const TestProblem& test, const Sequence& s, std::int64_t head)
+      : test_(test), s_(s), head_(head), counts_(static_cast<std::size_t>(s.q_length * s.k_length)) {}
+
+  void add(const Tile& queries, const Tile& keys, TileKind kind) {
+    std::int64_t visible = 0;
+    for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+      for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+        ++counts_[i * s_.k_length + j];
+        visible += test_.visible(s_, head_, i, j) ? 1 : 0;
+        ASSERT_TRUE(kept(test_.p.blocks, head_, i, j)) << "a block that is not kept was visited";
+      }
+    }
+    const std::int64_t all = (queries.end - queries.begin) * (keys.end - keys.begin);
+    ASSERT_GT(all, 0);
+    ASSERT_GT(visible, 0) << "a tile where nothing is visible was visited";
+    ASSERT_EQ(kind, visible == all ? TileKind::full : TileKind::partial);
+  }
+
+  // Every visible pair exactly once, every other at most once.
+  void check() const {
+    for (std::int64_t i = 0; i < s_.q_length; ++i) {
+      for (std::int64_t j = 0; j < s_.k_length; ++j) {
+        const int count = counts_[i * s_.k_length + j];
+        ASSERT_LE(count, 1) << i << ", " << j;
+        if (test_.visible(s_, head_, i, j)) {
+          ASSERT_EQ(count, 1) << i << ", " << j;
+        }
+      }
+    }
+  }
+
+ private:
+  const TestProblem& test_;
+  const Sequence& s_;
+  std::int64_t head_;
+  std::vector<int> counts_;
+};
+
+TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
+  std::mt19937 random(1);
+  for (int repeat = 0; repeat < 1500; ++repeat) {
+    const auto test = random_problem(random);
+    const Problem& p = test->p;
+    const std::int64_t tile_q = draw(random, 1, 12), tile_k = draw(random, 1, 12);
+    const Sequence s = sequence(p, draw(random, 0, p.batch - 1));
+    const std::int64_t head = draw(random, 0, p.q_heads - 1);
+    SCOPED_TRACE(testing::Message() << "case " << repeat);
+
+    Visits by_rows(*test, s, head), by_columns(*test, s, head);
+    const Tiling q_tiles{s.q_length, tile_q, p.blocks.block_q};
+    for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
+      const Tile queries = q_tiles[t];
+      for_each_key_tile(p, s, head, queries.begin, queries.end, tile_k, [&](const Tile& keys) {
+        ASSERT_LE(keys.end - keys.begin, tile_k);
+        by_rows.add(queries, keys, keys.kind);
+      });
+    }
+    by_rows.check();
+    Visits by_blocks(*test, s, head);
+    const Tiling k_blocks{s.k_length, draw(random, 1, 20)};  // blocks of keys outside, wherever they lie
+    for (std::int64_t b = 0; b < k_blocks.count(); ++b) {
+      const Tile block = k_blocks[b];
+      for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
+        const Tile queries = q_tiles[t];
+        bool visited = false;
+        for_each_key_tile_within(p, s, head, queries.begin, queries.end, block, tile_k,
+                                 [&](const Tile& keys) {
+                                   ASSERT_LE(keys.end - keys.begin, tile_k);
+                                   ASSERT_TRUE(keys.begin >= block.begin && keys.end <= block.end);
+                                   by_blocks.add(queries, keys, keys.kind);
+                                   visited = true;
+                                 });
+        ASSERT_EQ(sees(p, s, head, queries.begin, queries.end, block), visited);
+      }
+    }
+    by_blocks.check();
+    const Tiling k_tiles{s.k_length, tile_k, p.blocks.block_k};
+    for (std::int64_t t = 0; t < k_tiles.count(); ++t) {
+      const Tile keys = k_tiles[t];
+      for_each_query_tile(p, s, head, keys.begin, keys.end, tile_q, [&](const Tile& queries) {
+        ASSERT_LE(queries.end - queries.begin, tile_q);
+        by_columns.add(queries, keys, queries.kind);
+      });
+    }
+    by_columns.check();
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Tiles, AreVisitedInAscendingOrder) {
+  std::mt19937 random(2);
+  for (int repeat = 0; repeat < 300; ++repeat) {
+    const auto test = random_problem(random);
+    const Sequence s = sequence(test->p, 0);
+    std::int64_t last = 0;
+    for_each_key_tile(test->p, s, 0, 0, 1, 4, [&](const Tile& keys) {
+      ASSERT_GE(keys.begin, last);
+      last = keys.end;
+    });
+  }
+}
+
+TEST(Sequence, DiagonalOfEveryAlignment) {
+  Problem p;
+  p.batch = 2;
+  p.q_length = 10;
+  p.k_length = 30;
+  p.right = 0;
+  EXPECT_EQ(sequence(p, 1).band.diagonal, 20);
+  EXPECT_EQ(sequence(p, 1).tensor_batch, 1);
+  p.align = Align::top_left;
+  EXPECT_EQ(sequence(p, 0).band.diagonal, 0);
+  // Global row = origin.row + i and global column = origin.column + j: a shard masks as the whole would.
+  p.origin = {.row = 100, .column = 40};
+  EXPECT_EQ(sequence(p, 0).band.diagonal, 60);
+  p.explicit_diagonal = true;
+  p.diagonal = -5;
+  EXPECT_EQ(sequence(p, 0).band.diagonal, 55);
+}
+
+TEST(Sequence, PackedSequencesHaveTheirOwnDiagonal) {
+  const std::vector<std::int32_t> q{0, 3, 3, 8}, k{0, 5, 9, 9};
+  Problem p;
+  p.batch = 3;
+  p.packed = true;
+  p.cumulative_q = q.data();
+  p.cumulative_k = k.data();
+  const Sequence last = sequence(p, 2);
+  EXPECT_EQ(last.index, 2);
+  EXPECT_EQ(last.tensor_batch, 0);
+  EXPECT_EQ(last.q_begin, 3);
+  EXPECT_EQ(last.q_length, 5);
+  EXPECT_EQ(last.k_begin, 9);
+  EXPECT_EQ(last.k_length, 0);
+  EXPECT_EQ(last.band.diagonal, -5);
+  EXPECT_EQ(sequence(p, 0).band.diagonal, 2);
+  EXPECT_EQ(sequence(p, 1).q_length, 0);
+}
+
+}  // namespace
+}  // namespace tessera::core

@@ -1,0 +1,21 @@
+// cpu.flash1: the entries for the registry. Each picks the best instruction set of the machine.
+#pragma once
+
+#include <string>
+
+#include "core/kernel.h"
+#include "core/problem.h"
+
+namespace tessera::cpu {
+
+registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers);
+registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers);
+
+std::string flash1_details(const core::Problem& p, const registry::Configuration& configuration);
+
+void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,
+                    const registry::Resources& resources);
+void flash1_backward(const core::Problem& p, const registry::Configuration& configuration,
+                     const registry::Resources& resources);
+
+}  // namespace tessera::cpu

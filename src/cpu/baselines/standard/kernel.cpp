@@ -1,0 +1,433 @@
+// cpu.standard: attention as a framework without a fused kernel computes it, the baseline. Separate passes
+// over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for the products:
+//
+//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout  |  O = P V
+//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)  |  softcap's derivative
+//              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
+//
+// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
+// and the result is bitwise the same for any number of threads (inside a task OpenBLAS uses only its thread).
+#include "cpu/baselines/standard/kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/base/text.h"
+#include "cpu/baselines/standard/blas.h"
+#include "cpu/baselines/standard/softmax_rows.h"
+#include "cpu/head.h"
+#include "cpu/machine/arena.h"
+#include "cpu/machine/cpu_info.h"
+#include "cpu/machine/parallel_for.h"
+
+namespace tessera::cpu {
+namespace {
+
+using core::Tile;
+
+constexpr std::int64_t kPanel = 256;
+
+// The matrices of all heads; without softcap or in forward some are empty.
+template <typename A>
+struct Matrices {
+  A* p = nullptr;               // scores, then probabilities
+  A* ds = nullptr;              // dP, then dS (backward)
+  A* cap_derivative = nullptr;  // backward with softcap
+
+  Matrices(Arena& arena, const core::Problem& problem) {
+    const bool backward = problem.direction == Direction::backward;
+    auto take = [&](bool exists) {
+      return arena.take<A>(exists ? problem.batch : 0, problem.q_heads, problem.q_length, problem.k_length);
+    };
+    p = take(true);
+    ds = take(backward);
+    cap_derivative = take(backward && problem.softcap != 0);
+  }
+};
+
+// Contiguous copies of what one task multiplies.
+template <typename A>
+struct Scratch {
+  A *q, *k, *v, *grad_out, *first, *second;
+
+  Scratch(Arena& arena, const core::Problem& p)
+      : q(arena.take<A>(p.q_length * p.qk_dim)),
+        k(arena.take<A>(p.k_length * p.qk_dim)),
+        v(arena.take<A>(p.k_length * p.v_dim)),
+        grad_out(arena.take<A>(p.direction == Direction::forward ? 0 : p.q_length * p.v_dim)),
+        first(arena.take<A>(kPanel * std::max(p.qk_dim, p.v_dim))),
+        second(arena.take<A>(kPanel * p.v_dim)) {}
+};
+
+template <typename T>
+class Standard {
+  using A = Accumulator<T>;
+
+ public:
+  Standard(const core::Problem& p, const registry::Configuration& configuration,
+           const registry::Resources& resources)
+      : p_(p),
+        configuration_(configuration),
+        resources_(resources),
+        shared_(resources.workspace),
+        m_(shared_, p),
+        worker_memory_(resources.workspace + shared_.used()) {}
+
+  static std::size_t matrix_bytes(const core::Problem& p) {
+    Arena arena;
+    Matrices<A>(arena, p);
+    return arena.used();
+  }
+
+  static std::size_t worker_bytes(const core::Problem& p) {
+    Arena arena;
+    Scratch<A>(arena, p);
+    return arena.used();
+  }
+
+  void forward() {
+    scores();
+    softmax();
+    if (p_.dropout) dropout();
+    output();
+  }
+
+  void backward() {
+    scores();
+    probability_gradient();
+    score_gradient();
+    if (p_.has_grad_bias) grad_bias();
+    if (p_.softcap != 0) apply_cap_derivative();
+    if (p_.has_grad_q) grad_q();
+    if (p_.has_grad_k || p_.has_grad_v) grad_kv();
+  }
+
+ private:
+  // ---- tasks and memory --------------------------------------------------------------------------------
+
+  Scratch<A> scratch_of(int worker) const {
+    Arena arena(worker_memory_ + worker_bytes(p_) * static_cast<std::size_t>(worker));
+    return Scratch<A>(arena, p_);
+  }
+
+  // body(head, panel, scratch) for every panel of queries of every query head.
+  template <typename Body>
+  void for_each_query_panel(const Body& body) {
+    for_each_panel(p_.q_heads, p_.q_length,
+                   [&](std::int64_t sequence, std::int64_t h, Tile panel, const Scratch<A>& scratch) {
+                     const Head head(p_, sequence, h);
+                     panel.end = std::min(panel.end, head.s.q_length);
+                     if (panel.begin < panel.end) body(head, panel, scratch);
+                   });
+  }
+
+  template <typename Body>
+  void for_each_panel(std::int64_t heads, std::int64_t length, const Body& body) {
+    const core::Tiling tiling{length, kPanel};
+    const std::int64_t panels = tiling.count();
+    parallel_for(*resources_.executor, configuration_.workers, p_.batch * heads * panels,
+                 [&](std::int64_t index, int worker) {
+                   const std::int64_t head = index / panels;
+                   body(head / heads, head % heads, tiling[index % panels], scratch_of(worker));
+                 });
+  }
+
+  // Row i of a head's matrix.
+  A* row(A* matrix, const Head& head, std::int64_t i) const {
+    return matrix + ((head.s.index * p_.q_heads + head.q_head) * p_.q_length + i) * p_.k_length;
+  }
+
+  // visit(begin, end) for the stretches of columns that row i sees.
+  template <typename Visit>
+  void for_each_visible(const Head& head, std::int64_t i, const Visit& visit) const {
+    core::for_each_key_tile(p_, head.s, head.q_head, i, i + 1, std::max<std::int64_t>(p_.k_length, 1),
+                            [&](const Tile& tile) { visit(tile.begin, tile.end); });
+  }
+
+  // Calls visit(begin, end) for seen stretches of row i and zeroes all others in `values`.
+  template <typename Visit>
+  void keep_visible(const Head& head, std::int64_t i, A* values, const Visit& visit) const {
+    std::int64_t done = 0;
+    for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+      std::fill(values + done, values + begin, A{0});
+      visit(begin, end);
+      done = end;
+    });
+    std::fill(values + done, values + head.s.k_length, A{0});
+  }
+
+  // ---- products ----------------------------------------------------------------------------------------
+
+  const A* queries(const Head& head, const core::View& view, const Tile& rows, std::int64_t columns, A* to) {
+    load_rows<T>(
+        rows.begin, rows.end, columns, A{1}, [&](std::int64_t i) { return head.query_row<const T>(view, i); },
+        to);
+    return to;
+  }
+
+  const A* keys(const Head& head, const core::View& view, std::int64_t columns, A* to) {
+    load_rows<T>(
+        0, head.s.k_length, columns, A{1}, [&](std::int64_t j) { return head.key_row<const T>(view, j); },
+        to);
+    return to;
+  }
+
+  // C = alpha A B + beta C where A holds zeros for what is masked: B may hold NaN or infinities there, which
+  // must not spread, so such operands are multiplied without the zeros of A.
+  void masked_product(Transpose a_transposed, std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                      A alpha, const A* a, std::int64_t a_row, const A* b, A beta, A* c) {
+    if (rows == 0 || columns == 0) return;
+    if (depth > 0 && rows_.finite(b, depth * columns)) {
+      gemm(a_transposed, Transpose::no, rows, columns, depth, alpha, a, a_row, b, columns, beta, c, columns);
+      return;
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A* target = c + r * columns;
+      for (std::int64_t x = 0; x < columns; ++x) target[x] = beta == 0 ? A{0} : beta * target[x];
+      for (std::int64_t d = 0; d < depth; ++d) {
+        const A factor = alpha * (a_transposed == Transpose::yes ? a[d * a_row + r] : a[r * a_row + d]);
+        if (factor == 0) continue;
+        for (std::int64_t x = 0; x < columns; ++x) target[x] += factor * b[d * columns + x];
+      }
+    }
+  }
+
+  // matrix = alpha rows keys^T
+  void outer_product(A* matrix, const Head& head, const Tile& panel, std::int64_t depth, A alpha,
+                     const A* rows, const A* columns) {
+    if (head.s.k_length == 0) return;
+    gemm(Transpose::no, Transpose::yes, panel.end - panel.begin, head.s.k_length, depth, alpha, rows, depth,
+         columns, depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
+  }
+
+  // ---- forward -----------------------------------------------------------------------------------------
+
+  void scores() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
+      outer_product(m_.p, head, panel, p_.qk_dim, static_cast<A>(p_.scale),
+                    queries(head, p_.q, panel, p_.qk_dim, scratch.q), keys(head, p_.k, p_.qk_dim, scratch.k));
+    });
+  }
+
+  // Scaled scores -> probabilities; what a row does not see becomes 0. The maximum starts finite: a row that
+  // sees nothing but -inf gets the sum 0.
+  void softmax() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+      for (std::int64_t i = panel.begin; i < panel.end; ++i) {
+        A* s = row(m_.p, head, i);
+        core::RowStatistics<A> statistics{std::numeric_limits<A>::lowest(), 0};
+        keep_visible(head, i, s, [&](std::int64_t begin, std::int64_t end) {
+          statistics.maximum = rows_.finish(head, i, begin, end, s + begin, nullptr, statistics.maximum);
+        });
+        for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+          statistics.sum += rows_.exponentiate(s + begin, end - begin, statistics.maximum);
+        });
+        for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+          rows_.scale(s + begin, end - begin, statistics.normaliser());
+        });
+        if (p_.has_lse) *head.query_row<A>(p_.lse, i) = statistics.lse();
+      }
+    });
+  }
+
+  void dropout() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+      for (std::int64_t i = panel.begin; i < panel.end; ++i) {
+        rows_.dropout(head, i, 0, head.s.k_length, row(m_.p, head, i));
+      }
+    });
+  }
+
+  void output() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
+      masked_product(Transpose::no, panel.end - panel.begin, p_.v_dim, head.s.k_length, A{1},
+                     row(m_.p, head, panel.begin), p_.k_length, keys(head, p_.v, p_.v_dim, scratch.v), A{0},
+                     scratch.first);
+      store_rows<T>(panel.begin, panel.end, p_.v_dim, A{1}, scratch.first,
+                    [&](std::int64_t i) { return head.query_row<T>(p_.out, i); });
+    });
+  }
+
+  // ---- backward ----------------------------------------------------------------------------------------
+
+  void probability_gradient() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
+      outer_product(m_.ds, head, panel, p_.v_dim, A{1},
+                    queries(head, p_.grad_out, panel, p_.v_dim, scratch.grad_out),
+                    keys(head, p_.v, p_.v_dim, scratch.v));
+    });
+  }
+
+  void score_gradient() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+      for (std::int64_t i = panel.begin; i < panel.end; ++i) score_gradient_row(head, i);
+    });
+  }
+
+  // S -> P (after dropout), dP -> dS of one row. P comes from the LSE and delta from the output that were
+  // given, not from the scores at hand: these may be a part of the row (a shard of a longer sequence).
+  void score_gradient_row(const Head& head, std::int64_t i) {
+    A* p = row(m_.p, head, i);
+    A* ds = row(m_.ds, head, i);
+    const A lse = *head.query_row<const A>(p_.lse, i);
+    A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
+    if (lse == core::kMinusInfinity<A>) {  // saw nothing, or only scores of -inf
+      for (A* values : {p, ds, cap}) {
+        if (values != nullptr) std::fill_n(values, head.s.k_length, A{0});
+      }
+      return;
+    }
+    const T* out = head.query_row<const T>(p_.out, i);
+    const T* grad_out = head.query_row<const T>(p_.grad_out, i);
+    A products[8] = {};  // several sums side by side: one would wait for each addition
+    for (std::int64_t c = 0; c < p_.v_dim; ++c) {
+      products[c % 8] += Element<T>::load(out[c]) * Element<T>::load(grad_out[c]);
+    }
+    A delta = p_.has_grad_lse ? -*head.query_row<const A>(p_.grad_lse, i) : A{0};
+    for (const A product : products) delta += product;
+    keep_visible(head, i, ds, [](std::int64_t, std::int64_t) {});
+    keep_visible(head, i, p, [&](std::int64_t begin, std::int64_t end) {
+      rows_.finish(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin, A{0});
+      if (p_.dropout) rows_.dropout(head, i, begin, end, ds + begin);
+      rows_.differentiate(p + begin, ds + begin, end - begin, lse, delta);
+      if (p_.dropout) rows_.dropout(head, i, begin, end, p + begin);
+    });
+  }
+
+  void apply_cap_derivative() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+      for (std::int64_t i = panel.begin; i < panel.end; ++i) {
+        A* ds = row(m_.ds, head, i);
+        const A* cap = row(m_.cap_derivative, head, i);
+        for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
+          rows_.multiply(ds + begin, cap + begin, end - begin);
+        });
+      }
+    });
+  }
+
+  // A task owns a few columns of one row of the bias and sums everything that was broadcast from it.
+  void grad_bias() {
+    const core::Tiling columns{p_.k_length, kPanel};
+    const std::int64_t tasks = p_.bias_batch * p_.bias_heads * p_.bias_rows * columns.count();
+    parallel_for(*resources_.executor, configuration_.workers, tasks, [&](std::int64_t index, int) {
+      const Tile tile = columns[index % columns.count()];
+      const std::int64_t owner = index / columns.count();
+      const std::int64_t bias_row = owner % p_.bias_rows, rest = owner / p_.bias_rows;
+      const std::int64_t bias_head = rest % p_.bias_heads, bias_batch = rest / p_.bias_heads;
+      A sum[kPanel] = {};
+      const std::int64_t batch = p_.q_length > 0 ? p_.batch : 0;  // heads without queries add nothing
+      for (std::int64_t b = bias_batch; b < batch; b += p_.bias_batch) {
+        for (std::int64_t h = bias_head; h < p_.q_heads; h += p_.bias_heads) {
+          const Head head(p_, b, h);
+          const std::int64_t end = std::min(tile.end, head.s.k_length);
+          for (std::int64_t i = bias_row; i < head.s.q_length; i += p_.bias_rows) {
+            const A* ds = row(m_.ds, head, i);
+            for (std::int64_t j = tile.begin; j < end; ++j) sum[j - tile.begin] += ds[j];
+          }
+        }
+      }
+      core::with_type(p_.bias_dtype, [&]<typename B>() {
+        B* target = p_.grad_bias.row<B>(bias_batch, bias_head, bias_row);
+        for (std::int64_t j = tile.begin; j < tile.end; ++j) {
+          target[j] = Element<B>::store(static_cast<Accumulator<B>>(sum[j - tile.begin]));
+        }
+      });
+    });
+  }
+
+  void grad_q() {
+    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
+      masked_product(Transpose::no, panel.end - panel.begin, p_.qk_dim, head.s.k_length,
+                     static_cast<A>(p_.scale), row(m_.ds, head, panel.begin), p_.k_length,
+                     keys(head, p_.k, p_.qk_dim, scratch.k), A{0}, scratch.first);
+      store_rows<T>(panel.begin, panel.end, p_.qk_dim, A{1}, scratch.first,
+                    [&](std::int64_t i) { return head.query_row<T>(p_.grad_q, i); });
+    });
+  }
+
+  void grad_kv() {
+    for_each_panel(
+        p_.kv_heads, p_.k_length,
+        [&](std::int64_t sequence, std::int64_t kv_head, Tile panel, const Scratch<A>& scratch) {
+          const std::int64_t first_head = kv_head * p_.group();
+          const Head owner(p_, sequence, first_head);
+          panel.end = std::min(panel.end, owner.s.k_length);
+          if (panel.begin >= panel.end) return;
+          const std::int64_t count = panel.end - panel.begin;
+          const Tile all{0, owner.s.q_length};
+          for (std::int64_t h = first_head; h < first_head + p_.group(); ++h) {
+            const Head head(p_, sequence, h);
+            const A beta = h == first_head ? A{0} : A{1};
+            masked_product(Transpose::yes, count, p_.qk_dim, owner.s.q_length, static_cast<A>(p_.scale),
+                           row(m_.ds, head, 0) + panel.begin, p_.k_length,
+                           queries(head, p_.q, all, p_.qk_dim, scratch.q), beta, scratch.first);
+            masked_product(Transpose::yes, count, p_.v_dim, owner.s.q_length, A{1},
+                           row(m_.p, head, 0) + panel.begin, p_.k_length,
+                           queries(head, p_.grad_out, all, p_.v_dim, scratch.grad_out), beta, scratch.second);
+          }
+          if (p_.has_grad_k) {
+            store_rows<T>(panel.begin, panel.end, p_.qk_dim, A{1}, scratch.first,
+                          [&](std::int64_t j) { return owner.key_row<T>(p_.grad_k, j); });
+          }
+          if (p_.has_grad_v) {
+            store_rows<T>(panel.begin, panel.end, p_.v_dim, A{1}, scratch.second,
+                          [&](std::int64_t j) { return owner.key_row<T>(p_.grad_v, j); });
+          }
+        });
+  }
+
+  const core::Problem& p_;
+  const registry::Configuration& configuration_;
+  const registry::Resources& resources_;
+  const SoftmaxRows<A>& rows_ = softmax_rows_engine(active_target())->template rows<A>();
+  Arena shared_;
+  Matrices<A> m_;
+  std::byte* worker_memory_;
+};
+
+}  // namespace
+
+bool standard_limits(const core::Problem& p, core::Reason reason) {
+  if (!blas_missing().empty()) return reason.give(blas_missing());
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t longest = std::max(p.q_length, p.k_length);
+  return longest > kMax && reason.give("sequence length ", longest, " is beyond OpenBLAS's 32-bit sizes");
+}
+
+std::string standard_details(const core::Problem&, const registry::Configuration&) {
+  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
+                      " for the softmax, OpenBLAS for the products");
+}
+
+registry::Configuration standard_configuration(const core::Problem& p, int workers) {
+  active_target();  // refuses an unknown TESSERA_TARGET here: running does not throw
+  const std::int64_t panels = std::max(core::Tiling{p.q_length, kPanel}.count() * p.q_heads,
+                                       core::Tiling{p.k_length, kPanel}.count() * p.kv_heads);
+  const int useful = static_cast<int>(std::clamp<std::int64_t>(p.batch * panels, 1, workers));
+  const std::size_t bytes = core::with_type(p.dtype, [&]<typename T>() {
+    return core::workspace_bytes(Standard<T>::matrix_bytes(p), Standard<T>::worker_bytes(p), useful);
+  });
+  return {.block_q = std::min(kPanel, p.q_length),
+          .block_k = p.k_length,
+          .shared_memory_bytes = 0,
+          .workspace_bytes = bytes,
+          .workers = useful,
+          .fast_memory_bytes = static_cast<double>(caches().l2)};
+}
+
+void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
+                      const registry::Resources& resources) {
+  const SingleThreadedBlas single_threaded;
+  core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).forward(); });
+}
+
+void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
+                       const registry::Resources& resources) {
+  const SingleThreadedBlas single_threaded;
+  core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).backward(); });
+}
+
+}  // namespace tessera::cpu

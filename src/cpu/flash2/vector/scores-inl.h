@@ -1,0 +1,217 @@
+// What happens to scores between Q K^T and the softmax, and to probabilities after it, for rows in lanes.
+// Included once per target.
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/flash2/vector/vector-inl.h"
+#include "cpu/head.h"
+
+// clang-format off
+#if defined(TESSERA_CPU_SIMD_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SIMD_SCORES_INL_H
+#undef TESSERA_CPU_SIMD_SCORES_INL_H
+#else
+#define TESSERA_CPU_SIMD_SCORES_INL_H
+#endif
+// clang-format on
+
+#if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu::HWY_NAMESPACE {
+
+// Whether scores need more than the band's mask.
+inline bool has_features(const core::Problem& p) {
+  return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr;
+}
+
+// A block of scores: one line of `vectors` vectors per key, whose lanes are the rows from `row` on of a head.
+template <typename A>
+struct ScoreBlock {
+  A* s;
+  std::int64_t stride;  // between the lines of two keys
+  std::int64_t vectors;
+  std::int64_t row;  // of lane 0
+  core::Tile keys;
+};
+
+// The bias of the block, transposed like the scores; rows at or past `row_end` repeat the last one. `rows` is
+// scratch for a square of rows.
+template <typename A>
+HWY_INLINE void load_bias(const Head& head, const ScoreBlock<A>& block, std::int64_t row_end, A* rows,
+                          A* bias) {
+  const std::int64_t width = block.vectors * lanes<A>(), count = block.keys.end - block.keys.begin;
+  core::with_type(head.p.bias_dtype, [&]<typename B>() HWY_ATTR {
+    for (std::int64_t lane = 0; lane < width; lane += kSquare<A>) {
+      for (std::int64_t r = 0; r < kSquare<A>; ++r) {
+        const std::int64_t i = std::min(block.row + lane + r, row_end - 1);
+        const B* from = head.p.bias.template row<const B>(head.s.index, head.q_head, i) + block.keys.begin;
+        for (std::int64_t x = 0; x < count; ++x) {
+          rows[r * count + x] = static_cast<A>(core::Element<B>::load(from[x]));
+        }
+      }
+      transpose(rows, count, kSquare<A>, count, bias + lane, block.stride);
+    }
+  });
+}
+
+// score + bias; a bias of -inf hides the key like a mask, also where the score is NaN or +inf.
+template <typename A>
+HWY_INLINE Vector<A> add_bias(Vector<A> score, Vector<A> bias) {
+  const Vector<A> hidden = hn::Set(Tag<A>(), core::kMinusInfinity<A>);
+  return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, bias));
+}
+
+// Softcap, bias, ALiBi and the band on every score of the block. `bias` is what load_bias made, or null.
+// Raises `maximum` (one value per lane) and writes the softcap's `derivative` (laid out as the scores), unless
+// null.
+template <typename A>
+HWY_INLINE void finish_scores(const Head& head, const ScoreBlock<A>& block, bool masked, const A* bias,
+                              A* maximum, A* derivative) {
+  const Tag<A> d;
+  const core::Problem& p = head.p;
+  const core::Band& band = head.s.band;
+  const std::int64_t width = block.vectors * lanes<A>();
+  const Vector<A> cap = hn::Set(d, static_cast<A>(p.softcap));
+  const Vector<A> inverse_cap = hn::Set(d, p.softcap != 0 ? static_cast<A>(1 / p.softcap) : A{0});
+  const bool alibi = p.alibi_slopes != nullptr;
+  const Vector<A> slope = hn::Set(
+      d, alibi ? static_cast<A>(p.alibi_slopes[head.s.index * p.alibi_batch_stride + head.q_head]) : A{0});
+  const Vector<A> hidden = hn::Set(d, core::kMinusInfinity<A>);
+  for (std::int64_t j = block.keys.begin; j < block.keys.end; ++j) {
+    const std::int64_t line = (j - block.keys.begin) * block.stride;
+    A* s = block.s + line;
+    // Lanes [first, last] see key j; clamped, so that they are exact in any type.
+    const std::int64_t diagonal_row = j - band.diagonal - block.row;  // the lane on the diagonal
+    auto clamped = [width](std::int64_t lane) {
+      return static_cast<A>(std::clamp<std::int64_t>(lane, -1, width));
+    };
+    const Vector<A> first =
+        hn::Set(d, band.right == core::kUnbounded ? A{-1} : clamped(diagonal_row - band.right));
+    const Vector<A> last =
+        hn::Set(d, band.left == core::kUnbounded ? static_cast<A>(width) : clamped(diagonal_row + band.left));
+    for (std::int64_t v = 0; v < block.vectors; ++v) {
+      const Vector<A> lane = hn::Iota(d, static_cast<A>(v * lanes<A>()));
+      Vector<A> x = hn::LoadU(d, s + v * lanes<A>());
+      if (p.softcap != 0) {
+        const Vector<A> slope_of_cap = hn::Tanh(d, hn::Mul(x, inverse_cap));
+        x = hn::Mul(slope_of_cap, cap);
+        if (derivative != nullptr) {
+          hn::StoreU(hn::NegMulAdd(slope_of_cap, slope_of_cap, hn::Set(d, A{1})), d,
+                     derivative + line + v * lanes<A>());
+        }
+      }
+      if (bias != nullptr) x = add_bias<A>(x, hn::LoadU(d, bias + line + v * lanes<A>()));
+      if (alibi) {
+        const Vector<A> distance = hn::Sub(lane, hn::Set(d, static_cast<A>(diagonal_row)));
+        x = hn::NegMulAdd(slope, hn::Abs(distance), x);
+      }
+      if (masked) {
+        x = hn::IfThenElse(hn::And(hn::Ge(lane, first), hn::Le(lane, last)), x, hidden);
+      }
+      hn::StoreU(x, d, s + v * lanes<A>());
+      if (maximum != nullptr) {
+        A* largest = maximum + v * lanes<A>();
+        hn::StoreU(hn::Max(x, hn::LoadU(d, largest)), d, largest);
+      }
+    }
+  }
+}
+
+// ---- dropout ---------------------------------------------------------------------------------------------
+
+// One 32-bit word per lane of a vector of A.
+template <typename A>
+using WordTag = hn::Rebind<std::uint32_t, Tag<A>>;
+template <typename A>
+using Words = hn::Vec<WordTag<A>>;
+
+// High and low halves of a * b, lane by lane.
+template <typename A>
+HWY_INLINE void multiply_words(Words<A> a, std::uint32_t b, Words<A>& high, Words<A>& low) {
+  const WordTag<A> d;
+  const Words<A> factor = hn::Set(d, b);
+  const Words<A> even = hn::BitCast(d, hn::MulEven(a, factor));
+  const Words<A> odd = hn::BitCast(d, hn::MulEven(hn::DupOdd(a), factor));
+  low = hn::OddEven(hn::DupEven(odd), even);
+  high = hn::OddEven(odd, hn::DupOdd(even));
+}
+
+// Philox4x32 on the counters c0 ... c3, lane by lane.
+template <typename A>
+HWY_INLINE void philox_rounds(const core::DropoutStream& stream, Words<A>& c0, Words<A>& c1, Words<A>& c2,
+                              Words<A>& c3) {
+  const WordTag<A> d;
+  std::uint32_t key0 = stream.key0, key1 = stream.key1;
+  for (int round = 0; round < core::kPhiloxRounds; ++round) {
+    Words<A> high0, low0, high1, low1;
+    multiply_words<A>(c0, core::kPhiloxMultiplier0, high0, low0);
+    multiply_words<A>(c2, core::kPhiloxMultiplier1, high1, low1);
+    c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, key0));
+    c1 = low1;
+    c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, key1));
+    c3 = low0;
+    key0 += core::kPhiloxWeyl0;
+    key1 += core::kPhiloxWeyl1;
+  }
+}
+
+// Lanes whose bits reach the threshold, as a mask for A.
+template <typename A>
+HWY_INLINE hn::Mask<Tag<A>> reaches(Words<A> bits, std::uint32_t threshold) {
+  const Tag<A> d;
+  const hn::RebindToSigned<WordTag<A>> dw;
+  const auto signed_bits = hn::BitCast(dw, bits);
+  const auto limit = static_cast<std::int32_t>(threshold) - 1;
+  if constexpr (sizeof(A) == 4) {
+    return hn::RebindMask(d, hn::Gt(signed_bits, hn::Set(dw, limit)));
+  } else {
+    const hn::RebindToSigned<Tag<A>> dl;
+    return hn::RebindMask(d, hn::Gt(hn::PromoteTo(dl, signed_bits), hn::Set(dl, limit)));
+  }
+}
+
+// Multiplies the probabilities of the block by 0 or p.keep_scale: the bits of core/philox.h, a vector of rows
+// at a time.
+template <typename A>
+HWY_INLINE void apply_dropout(const Head& head, const ScoreBlock<A>& block) {
+  const Tag<A> d;
+  const WordTag<A> dw;
+  const core::Problem& p = head.p;
+  const core::DropoutStream& stream = head.stream;
+  const std::int64_t first = p.origin.column + block.keys.begin, end = p.origin.column + block.keys.end;
+  const Vector<A> keep = hn::Set(d, static_cast<A>(p.keep_scale));
+  const Words<A> mask = hn::Set(dw, (1U << core::kDropoutBits) - 1);
+  for (std::int64_t v = 0; v < block.vectors; ++v) {
+    const auto row = static_cast<std::uint32_t>(p.origin.row + block.row + v * lanes<A>());
+    for (std::int64_t group = first / core::kDropoutGroup; group * core::kDropoutGroup < end; ++group) {
+      for (int pair = 0; pair < 4; ++pair) {
+        Words<A> c0 = hn::Set(dw, static_cast<std::uint32_t>(group * 4 + pair));
+        Words<A> c1 = hn::Iota(dw, row), c2 = hn::Set(dw, stream.high0), c3 = hn::Set(dw, stream.high1);
+        philox_rounds<A>(stream, c0, c1, c2, c3);
+        auto drop = [&](int word, Words<A> bits) HWY_ATTR {
+          for (int half = 0; half < 2; ++half) {
+            const std::int64_t column = group * core::kDropoutGroup + 8 * word + 2 * pair + half;
+            if (column < first || column >= end) continue;
+            const Words<A> own = hn::And(half == 0 ? bits : hn::ShiftRight<16>(bits), mask);
+            A* at = block.s + (column - first) * block.stride + v * lanes<A>();
+            const Vector<A> x = hn::Mul(hn::LoadU(d, at), keep);
+            hn::StoreU(hn::IfThenElseZero(reaches<A>(own, p.dropout_threshold), x), d, at);
+          }
+        };
+        drop(0, c0);
+        drop(1, c1);
+        drop(2, c2);
+        drop(3, c3);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // per-target include guard

@@ -1,0 +1,67 @@
+// The instances of cuda.flash1: which tiles an engine has at a head_dim. A translation unit takes the engine and the
+// head_dims it compiles: `template const Instances& instances<Engine::sm80_bf16, 64>();`
+#pragma once
+
+#include "cuda/baselines/flash1/bias_kernel.cuh"
+#include "cuda/baselines/flash1/forward_kernel.cuh"
+
+namespace tessera::cuda::flash1 {
+
+constexpr bool on_sm80(Engine engine) { return engine == Engine::sm80_fp16 || engine == Engine::sm80_bf16; }
+
+// Rows and columns of a tile in both backward kernels; 0: there are none, shared memory is too small.
+constexpr int backward_block(Engine engine, int dim) {
+  if (engine == Engine::fp32) return 32;
+  if (engine == Engine::sm75_fp16) return dim == 64 ? 64 : dim == 128 ? 32 : 0;
+  return dim == 256 ? 32 : 64;
+}
+
+constexpr int forward_warps(Engine engine, int dim) {
+  if (engine == Engine::fp32) return dim == 256 ? 8 : 4;
+  if (engine == Engine::sm75_fp16) return dim == 64 ? 8 : 4;
+  return 8;
+}
+
+template <Engine E, int D, Variant V>
+constexpr Instance forward_of() {
+  return forward_instance<ForwardConfig{.engine = E,
+                                        .variant = V,
+                                        .head_dim = D,
+                                        .warps = forward_warps(E, D),
+                                        .splits = D == 256 ? 2 : 1,
+                                        .step_k = E != Engine::fp32 && D == 64 ? 64 : 32,
+                                        .stages = on_sm80(E) ? 2 : 1}>();
+}
+
+template <Engine E, int D, Variant V>
+constexpr BackwardConfig backward_config(int stages) {
+  return {.engine = E,
+          .variant = V,
+          .head_dim = D,
+          .block = backward_block(E, D),
+          .splits = D == 256 ? 4 : 2,
+          .stages = stages};
+}
+
+template <Engine E, int D, Variant V>
+constexpr Instance backward_of() {
+  if constexpr (backward_block(E, D) == 0) return {};
+  else return backward_instance<backward_config<E, D, V>(on_sm80(E) && D == 64 ? 2 : 1)>();
+}
+
+template <Engine E, int D>
+constexpr Instance bias_of() {
+  if constexpr (backward_block(E, D) == 0) return {};
+  else return bias_instance<backward_config<E, D, Variant::featured>(1)>();
+}
+
+template <Engine E, int D>
+const Instances& instances() {
+  static constexpr Instances kInstances{
+      .forward = {forward_of<E, D, Variant::plain>(), forward_of<E, D, Variant::featured>()},
+      .backward = {backward_of<E, D, Variant::plain>(), backward_of<E, D, Variant::featured>()},
+      .bias = bias_of<E, D>()};
+  return kInstances;
+}
+
+}  // namespace tessera::cuda::flash1

@@ -1,0 +1,14 @@
+#include "cuda/fp32/bias_kernel.cuh"
+#include "cuda/fp32/table.cuh"
+
+namespace tessera::cuda::fp32 {
+
+const void* fma_bias_gradient(int dim) {
+  return with_dim(
+      dim, []<auto Dim>(Use<Dim>) {
+        return reinterpret_cast<const void*>(
+            bias_gradient_kernel<Use<bias_gradient_config(Multiply::fma, Dim)>>);
+      });
+}
+
+}  // namespace tessera::cuda::fp32

@@ -1,0 +1,247 @@
+// fp32 attention on GPUs: how the kernels are cut, known to host and device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/problem.h"
+#include "core/task_order.h"
+#include "cuda/common/host/images.h"
+
+namespace tessera::cuda::fp32 {
+
+// How two fp32 matrices are multiplied.
+enum class Multiply : int {
+  halves,  // on the tensor cores, three fp16 products for one: sm_80 and newer
+  fma,     // number by number: sm_75
+};
+
+// A row of a tile that is split into halves has a factor.
+constexpr int factors_per_row(Multiply multiply) { return multiply == Multiply::halves ? 1 : 0; }
+
+// Widths of head_dim that are compiled: a problem takes the smallest that holds its qk_dim and v_dim.
+inline constexpr int kDims[] = {64, 128, 256};
+inline constexpr int kDimCount = 3;
+
+// A warp works on 16 * m_tiles rows of queries; a thread block copies block_k keys and values per step.
+struct ForwardConfig {
+  Multiply multiply;
+  int dim;
+  int m_tiles;
+  int warps;
+  int block_k;
+  int blocks_per_multiprocessor;
+  bool featured;  // bias, ALiBi, softcap, dropout and rows that begin on no 16-byte boundary
+
+  constexpr int block_q() const { return 16 * m_tiles * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool async() const { return multiply == Multiply::halves; }
+  // Q, K and V; behind them, if they are split, the factors of their rows.
+  constexpr int rows() const { return block_q() + 2 * block_k; }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(rows() * (dim + factors_per_row(multiply)) * 4);
+  }
+};
+
+// Which instance of a kernel.
+enum class Instance : int {
+  plain,
+  large,     // plain, with tiles for more queries and more shared memory (head_dim 128: 162, 256: 193 KiB)
+  featured,  // bias, ALiBi, softcap, dropout and rows that begin on no 16-byte boundary
+};
+
+// Every thread block splits the keys and values that pass by: the more queries it has, the fewer do the same work.
+constexpr ForwardConfig forward_config(Multiply multiply, int dim, Instance instance) {
+  const bool featured = instance == Instance::featured;
+  if (multiply == Multiply::halves) {
+    if (instance == Instance::large) {
+      if (dim == 64) return {multiply, 64, 2, 8, 64, 1, false};
+      if (dim == 128) return {multiply, 128, 2, 8, 32, 1, false};
+      return {multiply, 256, 1, 8, 32, 1, false};
+    }
+    if (dim == 64) return {multiply, 64, 2, 4, featured ? 16 : 32, 2, featured};
+    if (dim == 128) return {multiply, 128, 1, 8, 32, 1, featured};
+    return {multiply, 256, 1, 4, 16, 2, featured};
+  }
+  if (dim == 64) return {multiply, 64, 2, 4, 32, 1, featured};
+  if (dim == 128) return {multiply, 128, 1, 4, 32, 1, featured};
+  return {multiply, 256, 1, 2, 16, 1, featured};
+}
+
+// What the kernels would have to convert from double precision, or find out.
+struct Constants {
+  float scale;
+  float softcap;  // 0: off
+  float inverse_softcap;
+  float keep_scale;  // of dropout
+  bool aligned;      // all rows begin on 16-byte boundaries
+
+  static Constants of(const core::Problem& p, bool aligned) {
+    return {static_cast<float>(p.scale), static_cast<float>(p.softcap),
+            static_cast<float>(p.softcap > 0 ? 1 / p.softcap : 0), static_cast<float>(p.keep_scale), aligned};
+  }
+};
+
+struct ForwardArguments {
+  core::Problem problem;
+  Constants constants;
+  core::BasicTaskOrder<std::uint32_t> order;
+};
+
+// Which rows a thread block of the backward pass keeps while those of the other kind pass by.
+enum class Owner : int { keys, queries };
+
+// The gradients of keys and values need one pass with both in registers, or one for each (dim 256).
+struct BackwardConfig {
+  Multiply multiply;
+  Owner owner;
+  bool score_gradient;  // dK (owner keys) or dQ (owner queries)
+  bool value_gradient;  // dV (owner keys)
+  int dim;
+  int warps;   // of 16 rows each
+  int block;   // rows that pass by, per step
+  int stages;  // steps in shared memory
+  int blocks_per_multiprocessor;
+  bool featured;
+
+  constexpr int rows() const { return 16 * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool async() const { return multiply == Multiply::halves; }
+  // Of the owned rows: K and V, or Q and dO. The gradient of values alone does not need V.
+  constexpr int owned_tiles() const { return score_gradient ? 2 : 1; }
+  constexpr int stage_bytes() const { return 2 * block * dim * 4; }
+  // Of the rows that pass by in one step: LSE and delta, two factors.
+  constexpr int statistics_bytes() const { return (2 + 2 * factors_per_row(multiply)) * block * 4; }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(owned_tiles() * rows() * (dim + factors_per_row(multiply)) * 4 +
+                                    stages * (stage_bytes() + statistics_bytes()));
+  }
+};
+
+enum class Gradient : int { keys_and_values, keys, values, queries };
+
+// Whether one pass gives the gradients of keys and of values: as long as both fit into registers.
+constexpr bool together(int dim, bool featured) { return dim == 64 || (dim == 128 && !featured); }
+
+constexpr BackwardConfig backward_config(Multiply multiply, Gradient gradient, int dim, bool featured) {
+  BackwardConfig c{};
+  c.multiply = multiply;
+  c.owner = gradient == Gradient::queries ? Owner::queries : Owner::keys;
+  c.score_gradient = gradient != Gradient::values;
+  c.value_gradient = gradient == Gradient::keys_and_values || gradient == Gradient::values;
+  c.dim = dim;
+  c.featured = featured;
+  if (multiply == Multiply::halves) {
+    c.warps = dim == 64 && !featured ? 8 : dim == 256 && c.score_gradient ? 2 : 4;
+    c.block = dim == 64 && !featured ? 32 : 16;
+    c.stages = dim == 256 ? 1 : 2;
+    c.blocks_per_multiprocessor = c.warps == 8 ? 1 : 2;
+  } else {
+    c.warps = dim == 64 ? 4 : dim == 128 ? 2 : 1;
+    c.block = dim == 64 ? 32 : dim == 128 ? 16 : 8;
+    c.stages = 1;
+    c.blocks_per_multiprocessor = 1;
+  }
+  return c;
+}
+
+// All three gradients in one pass, for plain problems that need not be deterministic. A thread block owns 16 * groups keys.
+// The `parts` warps of a group divide the queries of a step while scores are computed, and the columns of the gradients.
+struct FusedConfig {
+  int dim;
+  int groups;
+  int parts;
+
+  static constexpr int kBlock = 32;  // queries per step
+  constexpr int rows() const { return 16 * groups; }
+  constexpr int warps() const { return groups * parts; }
+  constexpr int threads() const { return 32 * warps(); }
+  // K and V, Q and dO; what warps exchange: dS for dQ, and, if they share keys, P and dS for the gradients of those.
+  constexpr int exchanges() const { return parts == 1 ? 1 : 3; }
+  constexpr int tile_bytes() const {
+    return 2 * (rows() + kBlock) * dim * 4 + exchanges() * rows() * kBlock * 4;
+  }
+  // The factors of all of them; LSE and delta.
+  constexpr int small_bytes() const {
+    return (2 * (rows() + kBlock) + groups * kBlock + (exchanges() - 1) * parts * rows() + 2 * kBlock) * 4;
+  }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(tile_bytes() + small_bytes());
+  }
+};
+
+constexpr FusedConfig fused_config(int dim) {
+  return dim == 64 ? FusedConfig{64, 8, 1} : dim == 128 ? FusedConfig{128, 8, 1} : FusedConfig{256, 4, 2};
+}
+
+struct BackwardArguments {
+  core::Problem problem;
+  Constants constants;
+  core::BasicTaskOrder<std::uint32_t> order;
+  const float* delta;  // <dO, O> - dLSE of every query row: [batch][q_heads][rows]
+};
+
+// delta of every query row, one warp each.
+struct DeltaArguments {
+  core::Problem problem;
+  float* delta;
+  bool clear_grad_q;  // for a pass that adds to it
+};
+inline constexpr int kDeltaThreads = 256;
+
+// A thread block owns a tile of the gradient of a bias and adds up all that was broadcast from it.
+struct BiasGradientConfig {
+  Multiply multiply;
+  int dim;
+  int warps;  // of 16 queries each
+  int block_k;
+
+  constexpr int block_q() const { return 16 * warps; }
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool async() const { return multiply == Multiply::halves; }
+  constexpr std::size_t shared_memory() const {
+    return static_cast<std::size_t>(2 * (block_q() + block_k) * (dim + factors_per_row(multiply)) * 4 +
+                                    warps * block_k * 4);
+  }
+};
+
+constexpr BiasGradientConfig bias_gradient_config(Multiply multiply, int dim) {
+  if (multiply == Multiply::halves) {
+    if (dim == 64) return {multiply, 64, 4, 16};
+    if (dim == 128) return {multiply, 128, 4, 16};
+    return {multiply, 256, 2, 16};
+  }
+  if (dim == 64) return {multiply, 64, 4, 16};
+  if (dim == 128) return {multiply, 128, 2, 16};
+  return {multiply, 256, 1, 8};
+}
+
+struct BiasGradientArguments {
+  core::Problem problem;
+  Constants constants;
+  const float* delta;
+};
+
+// Where delta of row 0 of a head of a sequence stands.
+TESSERA_HD constexpr std::int64_t delta_offset(const core::Problem& p, const core::Sequence& s,
+                                               std::int64_t head) {
+  return p.packed ? head * p.q_tokens + s.q_begin : (s.index * p.q_heads + head) * p.q_length;
+}
+
+// The kernels of one way to multiply; they are compiled in the folder of the GPUs that it is for.
+struct Kernels {
+  const void* (*forward)(int dim, Instance instance);
+  const void* (*backward)(Gradient gradient, int dim, bool featured);
+  const void* (*bias_gradient)(int dim);
+};
+
+const void* halves_forward(int dim, Instance instance);
+const void* halves_backward(Gradient gradient, int dim, bool featured);
+const void* halves_fused_backward(int dim);
+const void* halves_bias_gradient(int dim);
+const void* fma_forward(int dim, Instance instance);
+const void* fma_backward(Gradient gradient, int dim, bool featured);
+const void* fma_bias_gradient(int dim);
+const void* delta_kernel();
+
+}  // namespace tessera::cuda::fp32

@@ -1,0 +1,12 @@
+#include "cuda/mma/forward/kernel.cuh"
+#include "cuda/mma/forward/launch.h"
+#include "cuda/mma/forward/table.h"
+
+namespace tessera::cuda {
+
+std::span<const ForwardInstance> flash2_forward_bf16() {
+  static constexpr auto kInstances = forward_instances<kForwardConfigs<ptx::Half16::bf16>>();
+  return kInstances;
+}
+
+}  // namespace tessera::cuda

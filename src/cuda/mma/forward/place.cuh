@@ -1,0 +1,211 @@
+// What a thread block of the forward kernels works on, and how its rows of output leave.
+#pragma once
+
+#include <cstdint>
+
+#include "core/task_order.h"
+#include "core/visibility.h"
+#include "cuda/common/features.cuh"
+#include "cuda/common/step_cursor.h"
+#include "cuda/common/tile/shared_tile.cuh"
+#include "cuda/mma/forward/config.h"
+
+namespace tessera::cuda {
+
+// The steps that some rows of a tile see whole begin in [low, high].
+struct WholeSteps {
+  int low, high;
+};
+
+// It waits in shared memory, not in registers, because most of it is needed seldom or at the end only; each warp has its
+// own, so that no thread waits for another one at the start.
+struct alignas(16) ForwardPlace {
+  core::DropoutStream dropout;
+  const std::uint16_t *k, *v;  // the first row of the sequence
+  std::uint16_t* out;          // of the tile
+  float* lse;
+  std::int64_t bias;  // offset of the head's first row
+  int diagonal;       // ALiBi counts from it
+  float slope;
+  int begin, end;    // the tile's rows
+  int keys;          // of the sequence
+  int failures;      // of speculation; below 0: there is none
+  WholeSteps whole;  // of the warp's rows
+  core::Diagonals diagonals;
+  core::VisibleColumns visible;
+  bool careful;  // see walk_keys; not in the plain kernels
+
+  // Sequences of a packed batch differ in length.
+  __device__ bool empty() const { return begin >= end; }
+  __device__ bool sees(int row, int key) const {
+    return key >= begin + row + diagonals.low && key <= begin + row + diagonals.high;
+  }
+};
+
+static_assert(sizeof(ForwardPlace) * kMostForwardWarps <= kForwardStaticBytes);
+
+// The same in registers, at the start of a thread block: the first copies come before everything else.
+class TileLocation {
+ public:
+  __device__ TileLocation(const ForwardArguments& a, int block_q) : a_(a), task_(a.order[blockIdx.x]) {
+    const core::Problem& p = a.p;
+    sequence_ = core::short_sequence(p, static_cast<int>(task_.sequence));
+    begin_ = static_cast<int>(task_.tile) * block_q, end_ = min(begin_ + block_q, sequence_.q_length);
+    if (p.blocks) {
+      const core::Tile rows = core::Tiling{sequence_.q_length, block_q, p.blocks.block_q}[task_.tile];
+      begin_ = static_cast<int>(rows.begin), end_ = static_cast<int>(rows.end);
+    }
+    diagonals_ = a.diagonals(sequence_);
+    visible_ = core::visible_keys(p, diagonals_, sequence_.k_length, head(), begin_, end_);
+  }
+
+  __device__ bool empty() const { return begin_ >= end_; }
+  __device__ int rows() const { return end_ - begin_; }
+  __device__ int keys() const { return sequence_.k_length; }
+  __device__ core::KeyWalk walk(int width) const { return core::KeyWalk(visible_, width); }
+
+  __device__ RowSource q() const {
+    return source(a_.p.q, head(), sequence_.q_begin + begin_, a_.p.qk_dim, a_.q_aligned);
+  }
+  __device__ RowSource k() const {
+    return source(a_.p.k, kv_head(), sequence_.k_begin, a_.p.qk_dim, a_.k_aligned);
+  }
+  __device__ RowSource v() const {
+    return source(a_.p.v, kv_head(), sequence_.k_begin, a_.p.v_dim, a_.v_aligned);
+  }
+
+  // By one warp.
+  template <Variant V>
+  __device__ __forceinline__ void remember(ForwardPlace& place) const {
+    const core::Problem& p = a_.p;
+    if (threadIdx.x % 32 == 0) {
+      const int row = sequence_.q_begin + begin_;
+      place.k = k().data, place.v = v().data;
+      place.out = p.out.row<std::uint16_t>(sequence_.tensor_batch, head(), row);
+      place.lse = p.lse.data == nullptr ? nullptr : p.lse.row<float>(sequence_.tensor_batch, head(), row);
+      place.begin = begin_, place.end = end_;
+      place.keys = keys();
+      place.failures = 0;
+      place.diagonals = diagonals_;
+      place.visible = visible_;
+      if constexpr (V != Variant::plain) {
+        const auto index = static_cast<std::int64_t>(task_.sequence);
+        place.bias = index * p.bias.batch_stride + head() * p.bias.head_stride;
+        place.diagonal = a_.diagonals.alibi_diagonal(sequence_);
+        place.slope = a_.features.has_alibi ? alibi_slope(p, index, head()) : 0;
+        if constexpr (V == Variant::dropout) place.dropout = core::dropout_stream(p, index, head());
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  __device__ int head() const { return static_cast<int>(task_.head); }
+  __device__ int kv_head() const { return static_cast<int>(a_.group.quotient(task_.head)); }
+  __device__ RowSource source(const core::View& view, int head, int row, std::int64_t columns,
+                              bool aligned) const {
+    return {view.row<const std::uint16_t>(sequence_.tensor_batch, head, row), view.row_stride,
+            static_cast<int>(columns), aligned};
+  }
+
+  const ForwardArguments& a_;
+  core::BasicTask<std::uint32_t> task_;
+  core::ShortSequence sequence_;
+  int begin_, end_;
+  core::Diagonals diagonals_;
+  core::VisibleColumns visible_;
+};
+
+// Those of rows [first, last].
+__device__ __forceinline__ WholeSteps whole_steps(const ForwardPlace& place, int first, int last, int width) {
+  return {max(0, place.begin + last + place.diagonals.low),
+          min(place.keys, place.begin + first + place.diagonals.high + 1) - width};
+}
+
+// Whether all accumulated values of a thread are finite.
+template <int Tiles, int Blocks>
+__device__ __forceinline__ bool all_finite(const float (&x)[Tiles][Blocks][4]) {
+  float trace = 0;  // stays 0
+#pragma unroll
+  for (int i = 0; i < Tiles * Blocks * 4; ++i)
+    trace = fmaf(x[i / (Blocks * 4)][i / 4 % Blocks][i % 4], 0.0F, trace);
+  return trace == 0;
+}
+
+// The LSE of a row from its maximum and its sum, both in units of log2.
+__device__ __forceinline__ float row_lse(float maximum, float sum) {
+  return sum == 0 ? -INFINITY : (maximum + log2f(sum)) * kLn2;
+}
+
+__device__ __forceinline__ bool spoiled(float x) { return !(fabsf(x) < INFINITY); }
+
+// Values that are not finite must not reach rows that do not see them, and 0 * infinity would: out of the tile with
+// them, by all threads. reach_visible_rows brings them back to those that do.
+template <ptx::Half16 Type, int Threads>
+__device__ __forceinline__ void hide_spoiled_values(std::uint32_t tile, int bytes) {
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < bytes; i += Threads * 4) {
+    const std::uint32_t at = tile + static_cast<std::uint32_t>(i);
+    float2 v = ptx::unpack<Type>(ptx::load_shared_word(at));
+    if (!spoiled(v.x) && !spoiled(v.y)) continue;
+    ptx::store_shared(at, ptx::pack<Type>(spoiled(v.x) ? 0 : v.x, spoiled(v.y) ? 0 : v.y));
+  }
+  __syncthreads();
+}
+
+// Whether the bias of a row of the tile and a key is -inf.
+__device__ __forceinline__ bool hidden_by_bias(const core::Problem& p, const ForwardPlace& place, int row,
+                                               int key) {
+  return load_bias(p, place.bias + (place.begin + row) * p.bias.row_stride + key) == -INFINITY;
+}
+
+// Adds every value that is not finite to those of the staged output's rows [first, last) that see its key. By one warp.
+template <ptx::Half16 Type, bool Bias, int HeadDim>
+__device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, const ForwardPlace& place,
+                                                   const core::Problem& p, int first, int last) {
+  constexpr int kWidth = 64;
+  const int lane = static_cast<int>(threadIdx.x) % 32, columns = static_cast<int>(p.v_dim);
+  using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
+  for (Walk walk(place.visible, kWidth); !walk.done(); walk.next()) {
+    for (int key = walk.first(); key < walk.last(); ++key) {
+      for (int d = lane; d < columns; d += 32) {
+        const float v = ptx::unpack<Type>(place.v[key * p.v.row_stride + d]).x;
+        if (!spoiled(v)) continue;
+        for (int r = first; r < last; ++r) {
+          if (!place.sees(r, key) || place.begin + r >= place.end) continue;
+          if (Bias && p.has_bias && hidden_by_bias(p, place, r, key)) continue;
+          const std::uint32_t at = staged.base + SharedTile<HeadDim>::offset(r, d / 8) + d % 8 * 2;
+          const float out = ptx::unpack<Type>(ptx::load_shared_half(at)).x;
+          ptx::store_shared(at, static_cast<std::uint16_t>(ptx::pack<Type>(out + v, 0)));
+        }
+      }
+    }
+  }
+  __syncwarp();
+}
+
+// Writes the staged output's rows [first, first + Rows) in whole lines, by one warp.
+template <int HeadDim, int Rows, bool Unaligned>
+__device__ __forceinline__ void store_output(SharedTile<HeadDim> staged, const ForwardPlace& place,
+                                             const core::Problem& p, int first, bool aligned) {
+  using Tile = SharedTile<HeadDim>;
+  const int rows = place.end - place.begin, columns = static_cast<int>(p.v_dim);
+  std::uint16_t* const out_rows = place.out;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < Rows * Tile::kChunks; i += 32) {
+    const int r = first + i / Tile::kChunks, chunk = i % Tile::kChunks;
+    if (r >= rows || chunk * 8 >= columns) continue;
+    const uint4 numbers = ptx::load_shared(staged.base + Tile::offset(r, chunk));
+    std::uint16_t* out = out_rows + r * p.out.row_stride + chunk * 8;
+    if (!Unaligned || aligned) {
+      *reinterpret_cast<uint4*>(out) = numbers;
+    } else {
+      const std::uint32_t words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (chunk * 8 + e < columns) out[e] = static_cast<std::uint16_t>(words[e / 2] >> (e % 2 * 16));
+      }
+    }
+  }
+}
+
+}  // namespace tessera::cuda

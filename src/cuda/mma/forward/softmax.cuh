@@ -1,0 +1,380 @@
+// What the forward kernel does with one step of keys: products, features, mask, softmax, with and without a search.
+#pragma once
+
+#include "cuda/mma/forward/tile.cuh"
+
+namespace tessera::cuda {
+
+// One 16-wide step of the contraction for the scores of Width columns of the step, from `column` on.
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ void ForwardTile<C>::issue_qk(Scores<Width>& s, int stage, int column,
+                                                         int k_step) {
+  std::uint32_t q[kM][4];
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+    if constexpr (C.q_in_registers) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) q[mi][e] = q_[k_step][mi][e];
+    } else {
+      ptx::load_matrix(q[mi], Tile::at(q_lane_, mi * 16, k_step));
+    }
+  }
+  const std::uint32_t k_base = k_lane_ + stage * 2 * C.kv_bytes();
+#pragma unroll
+  for (int j = 0; j < Width / 8; j += 2) {
+    std::uint32_t k[4];
+    ptx::load_matrix(k, Tile::at(k_base, column + j * 8, k_step));
+#pragma unroll
+    for (int mi = 0; mi < kM; ++mi) {
+      if (k_step == 0) {
+        ptx::mma_first<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
+        ptx::mma_first<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
+      } else {
+        ptx::mma<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
+        ptx::mma<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
+      }
+    }
+  }
+}
+
+// O += P V for 16 keys (k_step of those from `column` on) and the two column tiles from d_tile on.
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column,
+                                                         int k_step, int d_tile) {
+  std::uint32_t v[4];
+  ptx::load_matrix_transposed(v,
+                              Tile::at(v_lane_ + stage * 2 * C.kv_bytes(), column + k_step * 16, d_tile / 2));
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+    ptx::mma<C.mma, C.type>(o_[mi][d_tile], p[mi][k_step], v[0], v[1]);
+    ptx::mma<C.mma, C.type>(o_[mi][d_tile + 1], p[mi][k_step], v[2], v[3]);
+  }
+}
+
+// For all of them.
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Width>& p, int stage,
+                                                         int column) {
+#pragma unroll
+  for (int k_step = 0; k_step < Width / 16; ++k_step) {
+#pragma unroll
+    for (int d_tile = 0; d_tile < kD; d_tile += 2) issue_pv<Width>(p, stage, column, k_step, d_tile);
+  }
+}
+
+// Softcap, bias and ALiBi; scores leave in base-2 logarithms.
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
+  const int key_0 = begin + column + lane_ % 4 * 2;
+  scale_scores(a_.features, s);
+  if (C.bias && a_.bias_staged && !place().careful) {
+#pragma unroll
+    for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < Width / 8; ++j) {
+          const std::uint32_t at =
+              bias_tile(stage).base + BiasTile::offset(row(mi, half), column / 8 + j) + lane_ % 4 * 4;
+          const float2 bias = ptx::unpack<C.type>(ptx::load_shared_word(at));
+          s[mi][j][2 * half] = fmaf(bias.x, kLog2E, s[mi][j][2 * half]);
+          s[mi][j][2 * half + 1] = fmaf(bias.y, kLog2E, s[mi][j][2 * half + 1]);
+        }
+      }
+    }
+  } else if (C.bias && a_.features.has_bias) {
+    const std::int64_t head = place().bias;
+    const int end = place().end, keys = place().keys;
+#pragma unroll
+    for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int query = min(place().begin + row(mi, half), end - 1);
+#pragma unroll
+        for (int j = 0; j < Width / 8; ++j) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int key = min(max(key_0 + j * 8 + e, 0), keys - 1);
+            // -inf hides the key whatever its score is. A score whose sum with it is not -inf is NaN, and asks for care.
+            const float bias = load_bias(a_.p, head + query * a_.p.bias.row_stride + key);
+            float& score = s[mi][j][2 * half + e];
+            score = bias == -INFINITY ? bias : fmaf(bias, kLog2E, score);
+          }
+        }
+      }
+    }
+  }
+  if (a_.features.has_alibi) {
+    const float slope = place().slope;
+    const int diagonal = place().diagonal;
+#pragma unroll
+    for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto distance = static_cast<float>(place().begin + row(mi, half) + diagonal - key_0);
+#pragma unroll
+        for (int j = 0; j < Width / 8; ++j) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            s[mi][j][2 * half + e] -= slope * fabsf(distance - static_cast<float>(j * 8 + e));
+          }
+        }
+      }
+    }
+  }
+}
+
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ void ForwardTile<C>::apply_mask(Scores<Width>& s, const Step& step, int column) {
+  const int key_0 = step.begin + column + lane_ % 4 * 2;
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = place().begin + row(mi, half);
+      const int first = max(step.first, query + place().diagonals.low) - key_0;
+      const int last = min(step.last - 1, query + place().diagonals.high) - key_0;
+#pragma unroll
+      for (int j = 0; j < Width / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (j * 8 + e < first || j * 8 + e > last) s[mi][j][2 * half + e] = -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ float ForwardTile<C>::row_maximum(const Scores<Width>& s, int mi, int half) {
+  float x = fmaxf(s[mi][0][2 * half], s[mi][0][2 * half + 1]);
+#pragma unroll
+  for (int j = 1; j < Width / 8; ++j) x = fmaxf(x, fmaxf(s[mi][j][2 * half], s[mi][j][2 * half + 1]));
+  x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
+}
+
+// Raises the maxima, rescales what was accumulated when one moved far, and turns scores into probabilities.
+template <ForwardConfig C>
+template <int Width>
+__device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Width>& s,
+                                                               Probabilities<Width>& p, const Kept& kept) {
+  const float c = exponent_scale();
+  RowValues factor;
+  bool moved = false;
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float x = row_maximum<Width>(s, mi, half);
+      const float before = maximum_[mi][half];
+      factor[mi][half] = 1;
+      if (x > before && !((x - before) * c < kLazy)) {
+        maximum_[mi][half] = x;
+        factor[mi][half] = ptx::exp2((before - x) * c);
+        moved = true;
+      }
+    }
+  }
+  if (__any_sync(kWarp, moved)) {
+#pragma unroll
+    for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sum_[mi][half] *= factor[mi][half];
+#pragma unroll
+        for (int j = 0; j < kD; ++j) {
+          o_[mi][j][2 * half] *= factor[mi][half];
+          o_[mi][j][2 * half + 1] *= factor[mi][half];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Nothing visible yet: any reference will do, every score is -inf.
+      const float reference = maximum_[mi][half] == -INFINITY ? 0 : maximum_[mi][half];
+#pragma unroll
+      for (int j = 0; j < Width / 8; ++j) {
+        // The difference first: at the maximum P is exactly 1, however large the scores.
+        const float x = ptx::exp2((s[mi][j][2 * half] - reference) * c);
+        const float y = ptx::exp2((s[mi][j][2 * half + 1] - reference) * c);
+        sum_[mi][half] += x + y;
+        std::uint32_t& pair = p[mi][j / 2][j % 2 * 2 + half];
+        pair = ptx::pack<C.type>(x, y);
+        if constexpr (kDropout) pair &= kept.mask(*this, mi, half, j);
+      }
+    }
+  }
+}
+
+// A step that no mask cuts, against the maxima known so far. Exponentials of chunk c stand between the products of
+// chunks c + 1 (scores) and c - 1 (output), in proportion to their count. False: a score outgrew its maximum; what was
+// added to O is to be undone.
+template <ForwardConfig C>
+template <typename CopyNext>
+__device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, CopyNext&& copy_next) {
+  constexpr int kUnits = kM * kN * 2;                            // pairs of exponentials in a chunk
+  constexpr int kScoreWork = kK * kN, kValueWork = kN / 2 * kD;  // products per m16 tile and chunk
+  Scores<C.chunk> s[2];
+  Probabilities<C.chunk> p[2];
+  RowValues sum = {}, reference;
+  const float c = exponent_scale();
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+    reference[mi][0] = maximum_[mi][0] * c;
+    reference[mi][1] = maximum_[mi][1] * c;
+  }
+#pragma unroll
+  for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s[0], stage, 0, k_step);
+  if constexpr (kCopyLate) copy_next();
+  auto exponentiate = [&](int chunk, int unit) {
+    const int mi = unit / (kN * 2), half = unit % 2, j = unit / 2 % kN;  // neighbours add to different sums
+    const float2 e =
+        exponentials(s[chunk & 1][mi][j][2 * half], s[chunk & 1][mi][j][2 * half + 1], reference[mi][half]);
+    sum[mi][half] += e.x + e.y;
+    p[chunk & 1][mi][j / 2][j % 2 * 2 + half] = packed(e);
+  };
+
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const int work = (chunk + 1 < kChunks ? kScoreWork : 0) + (chunk > 0 ? kValueWork : 0);
+    int issued = 0, unit = 0;
+    auto keep_pace = [&](int products) {
+      issued += products;
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        if (u >= unit && u < kUnits * issued / work) exponentiate(chunk, u);
+      }
+      unit = kUnits * issued / work;
+    };
+    if (chunk + 1 < kChunks) {
+#pragma unroll
+      for (int k_step = 0; k_step < kK; ++k_step) {
+        issue_qk<C.chunk>(s[(chunk + 1) & 1], stage, (chunk + 1) * C.chunk, k_step);
+        keep_pace(kN);
+      }
+    }
+    if (chunk > 0) {
+#pragma unroll
+      for (int k_step = 0; k_step < kN / 2; ++k_step) {
+#pragma unroll
+        for (int d_tile = 0; d_tile < kD; d_tile += 2) {
+          issue_pv<C.chunk>(p[(chunk - 1) & 1], stage, (chunk - 1) * C.chunk, k_step, d_tile);
+          keep_pace(2);
+        }
+      }
+    }
+  }
+  issue_pv<C.chunk>(p[(kChunks - 1) & 1], stage, (kChunks - 1) * C.chunk);
+
+  bool outgrown = false;
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+    outgrown |= !(sum[mi][0] < kSpeculationLimit) || !(sum[mi][1] < kSpeculationLimit);  // NaN too
+  }
+  if (__any_sync(kWarp, outgrown)) {
+    undo_step(stage);
+    return false;
+  }
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+    sum_[mi][0] += sum[mi][0];
+    sum_[mi][1] += sum[mi][1];
+  }
+  return true;
+}
+
+// Subtracts what speculative_step added.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::undo_step(int stage) {
+#pragma unroll 1
+  for (int chunk = 0; chunk < kChunks; ++chunk) undo_chunk(stage, chunk);
+}
+
+// For one chunk.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::undo_chunk(int stage, int chunk) {
+  Scores<C.chunk> s;
+  Probabilities<C.chunk> p;
+  const float c = exponent_scale();
+#pragma unroll
+  for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s, stage, chunk * C.chunk, k_step);
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        const float2 e = exponentials(s[mi][j][2 * half], s[mi][j][2 * half + 1], maximum_[mi][half] * c);
+        p[mi][j / 2][j % 2 * 2 + half] = packed(e) ^ 0x80008000U;
+      }
+    }
+  }
+  issue_pv<C.chunk>(p, stage, chunk * C.chunk);
+}
+
+// Columns of a step with everything: mask, search for the maximum, rescaling.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::search_columns(const Step& step, int stage, int column,
+                                                               bool masked) {
+  constexpr int kWidth = C.search_width();
+  Scores<kWidth> s;
+  Probabilities<kWidth> p;
+#pragma unroll
+  for (int k_step = 0; k_step < kK; ++k_step) issue_qk<kWidth>(s, stage, column, k_step);
+  Kept kept;
+  if constexpr (kDropout) kept = Kept(*this, step.begin + column);
+  if constexpr (kFeatured) modify<kWidth>(s, step.begin, stage, column);
+  if (masked) apply_mask<kWidth>(s, step, column);
+  online_softmax<kWidth>(s, p, kept);
+  issue_pv<kWidth>(p, stage, column);
+}
+
+// A step with a search. True: now every row of the warp has a maximum.
+template <ForwardConfig C>
+__device__ __forceinline__ bool ForwardTile<C>::search_step(const Step& step, int stage) {
+  const int row_low = place().begin + warp_row_, row_high = row_low + 16 * kM - 1;
+  const core::Diagonals seen = place().diagonals;
+  const bool masked = step.first > step.begin || step.last < step.begin + C.block_k ||
+                      step.begin < row_high + seen.low || step.begin + C.block_k - 1 > row_low + seen.high;
+  if (step.last > row_low + seen.low) {
+#pragma unroll 1
+    for (int column = 0; column < C.block_k; column += C.search_width()) {
+      if (step.begin + column > row_high + seen.high) break;
+      search_columns(step, stage, column, masked);
+    }
+  }
+  return has_maxima();
+}
+
+// The maxima of the first columns of a first step that every row sees whole: enough to speculate.
+template <ForwardConfig C>
+__device__ __forceinline__ void ForwardTile<C>::guess_maxima(int stage) {
+  Scores<C.chunk> s;
+#pragma unroll
+  for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s, stage, 0, k_step);
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) {
+    maximum_[mi][0] = row_maximum<C.chunk>(s, mi, 0);
+    maximum_[mi][1] = row_maximum<C.chunk>(s, mi, 1);
+  }
+}
+
+template <ForwardConfig C>
+__device__ __forceinline__ bool ForwardTile<C>::has_maxima() const {
+  bool set = true;
+#pragma unroll
+  for (int mi = 0; mi < kM; ++mi) set = set && maximum_[mi][0] != -INFINITY && maximum_[mi][1] != -INFINITY;
+  return __all_sync(kWarp, set);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,54 @@
+// Which forward kernels are compiled: one table per path, in the order of preference.
+#pragma once
+
+#include <array>
+
+#include "cuda/mma/forward/config.h"
+
+namespace tessera::cuda {
+
+// From sm_80 on. head_dim 64 and 128: two thread blocks of four warps share a multiprocessor, 32 rows each warp, so
+// that every operand read from shared memory feeds two products; the first of the two for 128 asks for 196 KB. head_dim
+// 256: pairs of warps where 225 KB are there; the next one fits 8.6 and 8.9. Dropout wants whole calls of the random
+// generator: chunks of 32.
+template <ptx::Half16 Type>
+inline constexpr std::array kForwardConfigs = {
+    ForwardConfig{.head_dim = 64, .search = 64, .q_in_registers = true, .type = Type},
+    ForwardConfig{.head_dim = 64, .chunk = 64, .type = Type, .variant = Variant::featured, .bias = false},
+    ForwardConfig{.head_dim = 64, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 64, .type = Type, .variant = Variant::dropout},
+    ForwardConfig{.head_dim = 128, .type = Type},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 16, .search = 32, .type = Type},
+    ForwardConfig{.head_dim = 128, .type = Type, .variant = Variant::featured, .bias = false},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::dropout},
+    ForwardConfig{.head_dim = 256, .warps = 8, .pairs = true, .blocks_per_sm = 1, .type = Type},
+    ForwardConfig{.head_dim = 256, .m_tiles = 1, .stages = 1, .type = Type},
+    ForwardConfig{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::featured},
+    ForwardConfig{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::dropout},
+};
+
+// Turing: fp16 by m16n8k8, 64 KB of shared memory per multiprocessor. With Q in registers and nowhere else, two thread
+// blocks share a multiprocessor at head_dim 64, and at 128 there is room for two stages.
+constexpr ForwardConfig turing(ForwardConfig c) {
+  c.blocks_per_sm = c.head_dim == 64 ? 2 : 1;
+  c.type = ptx::Half16::fp16;
+  c.mma = ptx::Mma::k8;
+  if (c.head_dim == 128) c.m_tiles = 1, c.warps = 8, c.block_k = 32;
+  if (c.head_dim == 256) c.m_tiles = 1, c.block_k = 16, c.chunk = 16, c.stages = 1;
+  return c;
+}
+
+inline constexpr std::array kTuringForwardConfigs = {
+    turing({.head_dim = 64, .block_k = 32, .chunk = 16, .q_in_registers = true, .q_makes_room = true}),
+    turing({.head_dim = 64, .variant = Variant::featured}),
+    turing({.head_dim = 64, .variant = Variant::dropout}),
+    turing({.head_dim = 128, .chunk = 16, .q_in_registers = true, .q_makes_room = true}),
+    turing({.head_dim = 128, .chunk = 16, .stages = 1, .variant = Variant::featured}),
+    turing({.head_dim = 128, .stages = 1, .variant = Variant::dropout}),
+    turing({.head_dim = 256}),
+    turing({.head_dim = 256, .variant = Variant::featured}),
+    turing({.head_dim = 256, .variant = Variant::dropout}),
+};
+
+}  // namespace tessera::cuda

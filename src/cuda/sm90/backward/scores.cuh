@@ -1,0 +1,242 @@
+// From scores to P and dS in the Hopper backward kernel: masks, dropout, and what values that are not finite ask for.
+//
+// Keys are rows: a lane holds keys lane / 4 and lane / 4 + 8 of its warp's 16, and of every eight queries 2 (lane % 4) and the
+// next.
+#pragma once
+
+#include "cuda/sm90/backward/consumer.cuh"
+
+namespace tessera::cuda::hopper {
+
+// Whether all keys of the tile are seen by all queries of the step that begins with query `begin`.
+template <BackwardConfig C>
+__device__ __forceinline__ bool BackwardConsumer<C>::whole(int begin) const {
+  return __all_sync(kWarp, tile().whole(begin, kQueries, kKeys));
+}
+
+// Which of a step's queries see a key: [first, first + count).
+template <BackwardConfig C>
+__device__ __forceinline__ flash2::SeenRange seen_queries(const KeyTile& t, int key, int query) {
+  const QueryRange seen = queries_of_key(t, key);
+  return flash2::seen_range(seen.first - query, seen.last - query);
+}
+
+// What is not seen becomes -inf. `check` stays 0 while all scores are finite, also those.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::apply_mask(int begin, float& check) {
+  const int lane = this->lane(), key = group_ * kGroupRows + warp_ * 16 + lane / 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, begin + lane % 4 * 2);
+#pragma unroll
+    for (int i = 2 * r; i < kQueries / 2; i += i % 2 == 0 ? 1 : 3) {
+      check = fmaf(s_[i], 0.0F, check);
+      s_[i] = range(i / 4 * 8 + i % 2) ? s_[i] : -INFINITY;
+    }
+  }
+}
+
+// S becomes P.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::exponentiate(int slot) {
+  const float* lse = shared_.statistics[slot][0][0] + lane() % 4 * 2;
+  const float scale = a_.call.features.scale_log2;
+#pragma unroll
+  for (int j = 0; j < kQueries / 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(lse + j / 8 * 128 + j % 8 * 8);
+#pragma unroll
+    for (int i = 4 * j; i < 4 * j + 4; ++i)
+      s_[i] = ptx::exp2(fmaf(s_[i], scale, i % 2 == 0 ? -pair.x : -pair.y));
+  }
+}
+
+// dP becomes dS = P o (dP - delta), with dropout P what is kept of it; both are packed.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int part, std::uint32_t kept) {
+  const float* deltas = shared_.statistics[slot][part][1] + lane() % 4 * 2;
+#pragma unroll
+  for (int j = 8 * part; j < 8 * part + 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(deltas + j % 8 * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float &p = s_[4 * j + i], &grad = ds_[4 * (j % 8) + i];
+      const float delta = i % 2 == 0 ? pair.x : pair.y;
+      if constexpr (C.dropout) {
+        const float kept_p = (kept >> kept_position(j % 8, i / 2, i % 2) & 1) != 0 ? p : 0.0F;
+        grad = fmaf(kept_p, grad, -p * delta);
+        p = kept_p;
+      } else {
+        grad = (grad - delta) * p;
+      }
+    }
+#pragma unroll
+    for (int i = 2 * j; i < 2 * j + 2; ++i) {
+      p_packed_[i] = ptx::pack<C.type>(s_[2 * i], s_[2 * i + 1]);
+      ds_packed_[i] = ptx::pack<C.type>(ds_[2 * (i % 16)], ds_[2 * (i % 16) + 1]);
+    }
+  }
+}
+
+// P and dS of what is not seen are 0, whatever the statistics of the query are.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::hide_unseen(int begin, int part) {
+  const int lane = this->lane(), key = group_ * kGroupRows + warp_ * 16 + lane / 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, begin + lane % 4 * 2);
+#pragma unroll
+    for (int j = 8 * part; j < 8 * part + 8; ++j) {
+      const std::uint32_t seen = (range(8 * j) ? 0xFFFFU : 0U) | (range(8 * j + 1) ? 0xFFFF0000U : 0U);
+      p_packed_[2 * j + r] &= seen;
+      ds_packed_[2 * j + r] &= seen;
+    }
+  }
+}
+
+// dS for dQ: rows are queries, a panel for each warp group's keys.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::store_scores() const {
+  const int lane = this->lane();
+  const int row = lane / 16 * 8 + lane % 8, column = group_ * 64 + warp_ * 16 + lane / 8 % 2 * 8;
+  const std::uint32_t to =
+      ptx::shared_address(shared_.scores[score_slot(0)]) + element_offset(kQueries, row, column);
+#pragma unroll
+  for (int n = 0; n < kQueries / 16; ++n) {
+    ptx::store_matrix_transposed(to + static_cast<std::uint32_t>(n * kRowStepBytes), ds_packed_[4 * n],
+                                 ds_packed_[4 * n + 1], ds_packed_[4 * n + 2], ds_packed_[4 * n + 3]);
+  }
+}
+
+// --- where something is not finite ---
+
+// Two numbers, 0 instead of what is not finite. What such a number reaches rightly is NaN by its own score.
+template <ptx::Half16 Type>
+__device__ __forceinline__ std::uint32_t only_finite(std::uint32_t pair) {
+  constexpr std::uint32_t kExponent = Type == ptx::Half16::bf16 ? 0x7F80 : 0x7C00;
+  if ((pair & kExponent) == kExponent) pair &= 0xFFFF0000U;
+  if ((pair >> 16 & kExponent) == kExponent) pair &= 0xFFFFU;
+  return pair;
+}
+
+// In a masked step, when P and dP are there: whether any score or dP of this warp group is not finite. Then P is NaN where dP is not
+// finite: dV must show it, and dO will not (clear_queries).
+template <BackwardConfig C>
+__device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(int part, float& check) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) check = fmaf(ds_[i], 0.0F, check);
+  if (!ptx::meet_or(kOwn + group_, kWarpGroup, !(check == 0))) return false;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) s_[32 * part + i] = fmaf(ds_[i], 0.0F, s_[32 * part + i]);
+  return true;
+}
+
+// Rids the step's rows of Q and dO of what is not finite, when both warp groups have stored their dS: zeros of a masked step must not
+// meet it in the products that follow.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot) {
+  wait(&shared_.scores_full[score_slot(0)], queries_.count() / C.kScoreStages & 1, ptx::WaitFor::scores);
+  auto clear = [&](const unsigned char* tile) {
+#pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;
+         at += kWarpGroup) {
+      const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
+      const std::uint32_t where =
+          ptx::shared_address(tile) +
+          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes + at % 8 * 16);
+      const uint4 x = ptx::load_shared(where);
+      ptx::store_shared(where, uint4{only_finite<C.type>(x.x), only_finite<C.type>(x.y),
+                                     only_finite<C.type>(x.z), only_finite<C.type>(x.w)});
+    }
+  };
+  clear(shared_.q[slot]);
+  clear(shared_.grad_out[slot]);
+  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  ptx::meet(kOwn + group_, kWarpGroup);
+}
+
+// dQ by products of a warp, without what is not finite in K, added to the sums.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::add_carefully(float* to) const {
+  const int lane = this->lane();
+  const std::uint32_t left = ptx::shared_address(shared_.scores[score_slot(1)]) +
+                             matrix_offset(kQueries, (kByQueries ? group_ * 64 : 0) + warp_ * 16, lane);
+  const std::uint32_t right = ptx::shared_address(shared_.k[key_slot()]) +
+                              (kByQueries ? 0 : group_ * kKeys * kRowBytes) + matrix_offset(kKeys, 0, lane);
+#pragma unroll 1
+  for (int j = 0; j < 8; j += 2) {
+    float sums[2][4] = {};
+#pragma unroll 1
+    for (int n = 0; n < kKeys / 16; ++n) {
+      std::uint32_t a[4], b[4];
+      ptx::load_matrix(a, matrix_step(kQueries, left, 2 * n));
+      ptx::load_matrix_transposed(
+          b, matrix_step(kKeys, right + static_cast<std::uint32_t>(n * kRowStepBytes), j));
+#pragma unroll
+      for (std::uint32_t& pair : b) pair = only_finite<C.type>(pair);
+      ptx::mma<ptx::Mma::k16, C.type>(sums[0], a, b[0], b[1]);
+      ptx::mma<ptx::Mma::k16, C.type>(sums[1], a, b[2], b[3]);
+    }
+    flash2::reduce_fragment(to + 128 * j, sums[0]);
+    flash2::reduce_fragment(to + 128 * (j + 1), sums[1]);
+  }
+}
+
+// --- dropout ---
+
+// A call of the generator gives, for one query, eight of 32 neighbouring keys: pairs of neighbours, eight apart. Two
+// neighbouring warps hold these keys, and in each two lanes, l and l ^ 4, hold a pair. So each of the four draws a quarter of
+// the queries: a warp those of its half of the unit, a lane every second of them; then they exchange what they found.
+
+// What draw needs of a head waits in shared memory: registers are full.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::begin_head(int head) {
+  const int lane = this->lane();
+  const core::Problem& p = a_.call.problem;
+  const int key = tile().first_key + group_ * kGroupRows + warp_ / 2 * 32;
+  DropoutHead& own = shared_.dropout[group_ * 2 + warp_ / 2];
+  const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
+  ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);  // the other warp writes the same
+  own.stream = stream;
+  own.columns[lane / 8] =
+      core::dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
+  __syncwarp();
+}
+
+// Which elements of the queries of a step are kept: bit kept_position(j, r, x) for each 64 of them.
+template <BackwardConfig C>
+__device__ __forceinline__ void BackwardConsumer<C>::draw(int begin, std::uint32_t (&kept)[kParts]) {
+  const int lane = this->lane(), half = warp_ % 2, odd = lane / 4 % 2;
+  const DropoutHead& head = shared_.dropout[group_ * 2 + warp_ / 2];
+  const core::DropoutStream stream = head.stream;
+  const core::DropoutColumns columns = head.columns[lane / 8];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const auto row = static_cast<std::uint32_t>(a_.call.problem.origin.row) +
+                     static_cast<std::uint32_t>(begin + i * 64 + half * 32 + lane % 4 * 2 + odd);
+    const int buffer = kByQueries ? i : static_cast<int>(queries_.count()) & 1;
+    std::uint32_t bits[2] = {};  // for the warp that holds keys 0 to 15 of the 32, and for the other
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const core::PhiloxBlock block = core::dropout_call(stream, columns, row + 8 * j);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        const std::uint32_t halves = kept_halves(a_.call.features, block.word[m]);
+        bits[m / 2] |= halves & (0x10001U << (2 * j + m % 2));
+      }
+    }
+    // Even keys in the lower half, odd ones in the upper.
+    const std::uint32_t own = half == 0 ? bits[0] : bits[1], other = half == 0 ? bits[1] : bits[0];
+    std::uint16_t* slots = shared_.drawn[buffer] + (group_ * 4 + warp_) * 32;
+    slots[lane] = static_cast<std::uint16_t>(other | other >> 8);
+    ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);
+    const std::uint32_t both = slots[lane + (half == 0 ? 32 : -32)];
+    const std::uint32_t received = (both & 0xFF) | (both & 0xFF00) << 8;
+    // Bits [0, 8): the first 32 queries, even keys; [8, 16): the other 32; from 16 on: odd keys.
+    const std::uint32_t drawn = half == 0 ? own | received << 8 : received | own << 8;
+    const std::uint32_t theirs = __shfl_xor_sync(kWarp, drawn, 4);
+    const std::uint32_t mine16 = drawn >> (16 * odd) & 0xFFFF, theirs16 = theirs >> (16 * odd) & 0xFFFF;
+    kept[i] = odd == 0 ? mine16 | theirs16 << 16 : theirs16 | mine16 << 16;
+  }
+}
+
+}  // namespace tessera::cuda::hopper

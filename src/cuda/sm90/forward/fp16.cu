@@ -1,0 +1,12 @@
+#include "cuda/sm90/forward/kernel.cuh"
+#include "cuda/sm90/forward/launch.h"
+#include "cuda/sm90/forward/table.h"
+
+namespace tessera::cuda {
+
+std::span<const hopper::Instance> hopper_forward_fp16() {
+  static constexpr auto kInstances = hopper::instances<hopper::kConfigs<ptx::Half16::fp16>>();
+  return kInstances;
+}
+
+}  // namespace tessera::cuda

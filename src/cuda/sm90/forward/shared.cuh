@@ -1,0 +1,76 @@
+// The shared memory of a Hopper forward kernel, and how its two kinds of warp groups walk through it.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/ptx/async.cuh"
+#include "cuda/sm90/common/layout.h"
+#include "cuda/sm90/forward/config.h"
+
+namespace tessera::cuda::hopper {
+
+// A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
+struct alignas(16) Tile {
+  float* lse;       // of the first row, or null
+  int top, bottom;  // steps
+  int keys;         // of the sequence
+  int low, high;
+  int rows;              // of the sequence that are left from the first of the tile on
+  int row, head, batch;  // where the first row stands in the tensors
+  // Top below 0: there is no further tile, and `row` is the number of the last one.
+  GroupSteps groups[kMostGroups];
+};
+
+template <Config C>
+struct SharedMemory {
+  unsigned char q[C.q_stages][C.q_bytes()];
+  unsigned char k[C.k_stages][C.k_bytes()];
+  unsigned char v[C.v_stages][C.v_bytes()];
+  unsigned char out[C.out_bytes()];
+  std::uint64_t q_full[C.q_stages][C.q_parts()], q_empty[C.q_stages][C.q_parts()];
+  std::uint64_t k_full[C.k_stages], k_empty[C.k_stages];
+  std::uint64_t v_full[C.v_stages], v_empty[C.v_stages];
+  std::uint64_t tile_full[kTileSlots];
+  Tile tiles[kTileSlots];
+  int spoiled;                      // not 0: some output was not finite
+  int failures[4 * C.warp_groups];  // of speculation, in this tile, of each warp
+
+  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that computes with it.
+  __device__ void initialise() {
+    namespace cuda_ptx = ::cuda::ptx;
+    constexpr std::uint32_t kWarps = 4 * C.warp_groups;
+    for (int i = 0; i < C.q_stages * C.q_parts(); ++i) {
+      cuda_ptx::mbarrier_init(&q_full[0][i], 1);
+      cuda_ptx::mbarrier_init(&q_empty[0][i], kWarps / C.q_parts());
+    }
+    for (int i = 0; i < C.k_stages; ++i) {
+      cuda_ptx::mbarrier_init(&k_full[i], 1);
+      cuda_ptx::mbarrier_init(&k_empty[i], kWarps);
+    }
+    for (int i = 0; i < C.v_stages; ++i) {
+      cuda_ptx::mbarrier_init(&v_full[i], 1);
+      cuda_ptx::mbarrier_init(&v_empty[i], kWarps);
+    }
+    for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
+    spoiled = 0;
+    cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
+  }
+};
+
+// A place in a ring, and the parity of the phase in which it is filled. It is empty when the phase before is complete. One
+// number, because registers are scarce.
+template <int Slots>
+class Ring {
+ public:
+  __device__ explicit Ring(unsigned count = 0) : count_(count) {}
+  __device__ __forceinline__ int slot() const { return static_cast<int>(count_ % Slots); }
+  __device__ __forceinline__ int slot_before() const { return static_cast<int>((count_ - 1) % Slots); }
+  __device__ __forceinline__ std::uint32_t phase() const { return count_ / Slots & 1; }
+  __device__ __forceinline__ void next() { ++count_; }
+  __device__ __forceinline__ unsigned count() const { return count_; }
+
+ private:
+  unsigned count_;
+};
+
+}  // namespace tessera::cuda::hopper

@@ -1,0 +1,20 @@
+// How far rounding alone may be expected to move each result, for any implementation that computes in the
+// accumulator type and keeps out and LSE in their own types between forward and backward. It knows what the
+// size of a result does not show, such as a gradient of 0 that is the difference of two large numbers, or a
+// probability recomputed from scores of 1e5.
+#pragma once
+
+#include "reference/oracle/oracle.h"
+#include "tessera/attention.h"
+
+namespace tessera::reference {
+
+// Absolute errors, in the shapes of the results.
+struct Rounding {
+  Forward forward;
+  Gradients gradients;
+};
+
+Rounding expected_rounding(const Attention& attention, const BackwardTensors& tensors);
+
+}  // namespace tessera::reference

@@ -1,0 +1,206 @@
+"""The parts of benchmarks/ that need neither PyTorch nor a quiet machine."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import cpu_bars  # noqa: E402
+import gpu_bars  # noqa: E402
+import hopper_bars  # noqa: E402
+import judging  # noqa: E402
+import tessera_capi  # noqa: E402
+
+STRUCTS = {
+    "tsr_device": tessera_capi.Device,
+    "tsr_tensor": tessera_capi.Tensor,
+    "tsr_block_layout": tessera_capi.BlockLayout,
+    "tsr_attention": tessera_capi.Attention,
+    "tsr_forward_tensors": tessera_capi.ForwardTensors,
+    "tsr_backward_tensors": tessera_capi.BackwardTensors,
+    "tsr_execution": tessera_capi.Execution,
+    "tsr_shapes": tessera_capi.Shapes,
+    "tsr_plan": tessera_capi.Plan,
+}
+CTYPES = {
+    "int32_t": "c_int",
+    "int64_t": "c_long",
+    "uint64_t": "c_ulong",
+    "size_t": "c_ulong",
+    "double": "c_double",
+    "tsr_dtype": "c_int",
+    "tsr_align": "c_int",
+    "tsr_algorithm": "c_int",
+    "tsr_direction": "c_int",
+    "tsr_device_type": "c_int",
+    "tsr_device": "Device",
+}
+
+
+def test_variables_hold_for_a_copy_of_the_library_alone():
+    library = pathlib.Path(os.environ.get("TESSERA_BINARY", "tessera")).parent.parent / "lib/libtessera.so"
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT / "benchmarks")!r})
+from tessera_capi import Tessera, Shapes, Plan, Device, byref, c_int32
+
+def kernel(tessera):
+    plan, shapes = Plan(), Shapes(batch=1, q_length=300, k_length=300, q_heads=1, qk_dim=16, dtype=1)
+    tessera.check(tessera.library.tsr_plan_shapes(None, byref(shapes), Device(), c_int32(0), None, byref(plan)))
+    return plan.kernel.decode()
+
+usual, forced = Tessera({str(library)!r}), Tessera({str(library)!r}, TESSERA_KERNEL="cpu.flash1")
+print(kernel(usual), kernel(forced), os.environ.get("TESSERA_KERNEL"))
+"""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TESSERA_")}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    if "ASan runtime does not come first" in ran.stderr or "cannot allocate memory in static TLS" in ran.stderr:
+        pytest.skip("Python cannot load a library with sanitizers")
+    assert ran.stdout == "cpu.flash2 cpu.flash1 None\n", ran.stderr
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs_are_those_of_the_header(name):
+    header = (ROOT / "include/tessera/capi.h").read_text()
+    body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", header, re.DOTALL).group(1)
+    declared = []
+    for line in re.sub(r"///<.*", "", body).split(";"):
+        if match := re.fullmatch(r"\s*(?:const )?(\w+)\s*(\*?)\s*(\w+)(?:\[(\d+)\])?", line):
+            kind, pointer, field, count = match.groups()
+            declared.append((field, "pointer" if pointer else CTYPES[kind] + (f"_Array_{count}" if count else "")))
+    mirrored = []
+    for field, kind in STRUCTS[name]._fields_:
+        pointer = kind.__name__ in ("c_void_p", "c_char_p") or kind.__name__.startswith("LP_")
+        mirrored.append((field, "pointer" if pointer else kind.__name__))
+    assert mirrored == declared
+
+
+def test_bars_judge_each_row_or_their_mean():
+    rows = [{"name": name, "kind": "attention", "speed": speed} for name, speed in (("a", 1.0), ("b", 4.0))]
+    rows.append({"name": "not measured", "kind": "attention", "speed": None})
+    machine = {"amd": True}
+    each = judging.Bar("each", "speed", least=2, where={"kind": "attention"})
+    assert judging.judge(each, rows, machine)["missed"] == ["a: 1"]
+    most = judging.judge(judging.Bar("most", "speed", most=3), rows, machine)
+    assert not most["met"] and most["worst"] == 4 and most["missed"] == ["b: 4"]
+    mean = judging.judge(judging.Bar("mean", "speed", least=1.9, mean=True), rows, machine)
+    assert mean["met"] and mean["worst"] == pytest.approx(2) and mean["cells"] == 2
+    assert judging.judge(judging.Bar("none", "speed", 1, where={"kind": "decode"}), rows, machine)["met"] is None
+    assert judging.judge(judging.Bar("elsewhere", "speed", 9, machine={"amd": False}), rows, machine) is None
+
+
+@pytest.mark.parametrize("bars", [cpu_bars.BARS, gpu_bars.BARS, hopper_bars.BARS], ids=["cpu", "gpu", "hopper"])
+def test_bars_have_names_of_their_own_and_one_bound(bars):
+    assert len({(bar.text, str(bar.machine)) for bar in bars}) == len(bars)
+    assert all(math.isfinite(bar.least) != math.isfinite(bar.most) for bar in bars)
+
+
+def test_wrong_results_have_no_speed(capsys):
+    sheet = judging.Sheet({"fp16": 1e-2}, ("ratio",))
+    for error in (1e-3, 1e-1, math.inf):
+        sheet.add({"name": "a cell", "dtype": "fp16", "error": error, "ratio": 2.0}, "fast")
+    assert [row["ratio"] for row in sheet.rows] == [2.0, None, None]
+    assert capsys.readouterr().out.count("WRONG") == 2
+    bar = judging.Bar("error", "error_share", most=1)
+    assert len(judging.judge(bar, sheet.rows, {})["missed"]) == 2
+
+
+def test_the_last_line_has_the_ratios_and_the_file_has_the_cells(tmp_path, capsys):
+    rows = [{"name": "a cell", "ratio": 0.123456789}]
+    verdicts = judging.judge_all([judging.Bar("speed", "ratio", 1), judging.Bar("none", "cost", 1)], rows, {})
+    out = tmp_path / "result.json"
+    assert judging.conclude({"cells": rows}, verdicts, out, brief=True) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "MISSED        speed >= 1: 0.123 over 1 cells" in lines and "not measured  none >= 1" in lines
+    last = json.loads(lines[-1])
+    assert last == {"met": False, "missed": ["speed"], "ratios": {"speed": 0.12346, "none": None}}
+    assert json.loads(out.read_text())["cells"] == [{"name": "a cell", "ratio": 0.12346}]
+    assert judging.conclude({"cells": rows}, [], None) == 0
+
+
+def test_gpu_cells_are_of_one_size():
+    for length in gpu_bars.LENGTHS:
+        for dim in gpu_bars.HEAD_DIMS:
+            batch, heads, *rest = gpu_bars.shape(length, dim)
+            assert rest == [length, dim] and batch * length == gpu_bars.TOKENS and heads * dim == gpu_bars.WIDTH
+            assert gpu_bars.flops(length, "forward", False) == 4 * batch * heads * length * length * dim
+    assert gpu_bars.flops(512, "backward", True) == 1.25 * gpu_bars.flops(512, "forward", False)
+
+
+def test_flash_attention_3_is_known_for_every_cell():
+    for protocol in hopper_bars.PROTOCOLS:
+        for dim in gpu_bars.HEAD_DIMS:
+            for causal in (False, True):
+                ratios = [hopper_bars.flash_attention_3(protocol, dim, causal, n) for n in gpu_bars.LENGTHS]
+                assert len(ratios) == 6 and all(0.8 < ratio < 1.4 for ratio in ratios)
+
+
+def test_causal_masks_are_compared_with_the_same_cell_without():
+    def cell(direction, causal, milliseconds):
+        common = {"dtype": "bf16", "dim": 64, "length": gpu_bars.CAUSAL_LENGTH, "name": "a cell"}
+        return {"section": direction, "direction": direction, "causal": causal, "tessera_ms": milliseconds, **common}
+
+    rows = [cell("forward", False, 4.0), cell("forward", True, 2.0), cell("backward", False, None)]
+    rows += [cell("backward", True, 1.0), {"section": "memory", "name": "another"}]
+    gpu_bars.derive(rows)
+    assert [row.get("causal_cost") for row in rows] == [None, 0.5, None, None, None]
+    bar = next(bar for bar in gpu_bars.BARS if bar.value == "causal_cost")
+    assert judging.judge(bar, rows, {})["met"]
+
+
+def test_peers_gpu_says_why_it_measures_nothing(tmp_path):
+    library = tmp_path / "libtessera.so"
+    library.touch()
+    command = [sys.executable, ROOT / "benchmarks/peers_gpu.py", "--library", library]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # no GPU, where there is one
+    skipped = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert skipped.returncode == 77 and skipped.stdout.startswith("SKIP: PyTorch ")
+    skipped = subprocess.run([*command, "--algorithm", "hopper"], capture_output=True, text=True, env=environment)
+    assert skipped.returncode == 77
+    for option, value in (("--algorithm", "hoper"), ("--sections", "foward"), ("--head-dims", "96"), ("--seconds", "0"), ("--library", "no")):
+        refused = subprocess.run([*command, option, value], capture_output=True, text=True)
+        assert refused.returncode == 2 and option in refused.stderr
+
+
+def test_roofline_draws_every_cell(tmp_path):
+    def cell(kind, **more):
+        common = {"dtype": "fp32", "threads": 2, "layout": "bhnd", "flops": 1e9, "tessera_gflops": 90.0}
+        return {"kind": kind, **common, **more}
+
+    sizes = {"length": 1024, "dim": 64, "causal": False, "torch_gflops": 50.0, "minimum_bytes": 4e6}
+    result = {
+        "machine": "A <CPU>, 2 CPUs",
+        "date": "2026-01-01",
+        "commit": "abc",
+        "versions": {"tessera": "1", "torch": "2"},
+        "peaks": [
+            {"name": "fp32_fma", "threads": 2, "rate": 100.0},
+            {"name": "memory_read", "threads": 2, "rate": 30.0},
+        ],
+        "cells": [
+            cell("attention", direction="forward", **sizes),
+            cell("attention", direction="backward", **{**sizes, "minimum_bytes": 3e6}),
+            cell("attention", direction="forward", **{**sizes, "causal": True}),
+            cell("decode", torch_gbps=1.0, minimum_bytes=5e8),
+        ],
+    }
+    source, figure = tmp_path / "result.json", tmp_path / "figure.svg"
+    source.write_text(json.dumps(result))
+    command = [sys.executable, ROOT / "benchmarks/roofline.py", source, "--out", figure]
+    subprocess.run(command, check=True)
+    drawing = xml.etree.ElementTree.parse(figure).getroot()
+    texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("1024\u00d764") == 2 and "decode" in texts
+    assert "Attention on A <CPU>, 2 threads" in texts
+    assert any("30 GB/s" in text for text in texts) and any("100 GFLOP/s" in text for text in texts)
+    refused = subprocess.run([*command, "--threads", "3"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--threads 3" in refused.stderr
