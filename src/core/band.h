@@ -1,6 +1,7 @@
-// Who sees whom around the diagonal: causal masks and windows, per element and per tile.
+// Visibility around the diagonal: causal masks and windows, per element and per tile.
 //
-// Coordinates here are local: row i and column j count from the first query and key of one sequence.
+// Coordinates here are local: row i and column j count from the first query and key of one
+// sequence.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,20 @@
 namespace tessera::core {
 
 inline constexpr std::int64_t kUnbounded = -1;
+
+// Rows or columns [begin, end).
+struct Interval {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  TESSERA_HD constexpr bool empty() const { return begin >= end; }
+  TESSERA_HD constexpr std::int64_t length() const { return end - begin; }
+
+  // The nearest position within the interval, its end included.
+  TESSERA_HD constexpr std::int64_t clamp(std::int64_t x) const {
+    return x < begin ? begin : x > end ? end : x;
+  }
+};
 
 // Row i sees column j when i + diagonal - left <= j <= i + diagonal + right.
 struct Band {
@@ -24,19 +39,20 @@ struct Band {
     return (left == kUnbounded || -distance <= left) && (right == kUnbounded || distance <= right);
   }
 
-  // The band as the columns see it: column j sees row i exactly when row i sees column j.
+  // The band with rows and columns exchanged: column j sees row i exactly when row i sees column j.
   TESSERA_HD constexpr Band transposed() const { return {right, left, -diagonal}; }
 };
 
-// How a tile of scores is to be treated.
+// How a tile of scores is treated.
 enum class TileKind : std::uint8_t {
-  skip,     // nothing visible
-  partial,  // some elements visible: mask each
-  full,     // everything visible
+  skip,     // nothing is visible
+  partial,  // some elements are visible: the kernel masks each
+  full,     // everything is visible
 };
 
-// The columns that a block of rows sees: none outside [begin, end), all inside [full_begin, full_end), some
-// in between. begin <= full_begin <= full_end <= end always; without full columns full_begin == end.
+// The columns that a block of rows sees: none outside [begin, end), all inside [full_begin,
+// full_end), some in between. begin <= full_begin <= full_end <= end always; without full columns
+// full_begin == end.
 struct VisibleRange {
   std::int64_t begin = 0;
   std::int64_t full_begin = 0;
@@ -44,15 +60,26 @@ struct VisibleRange {
   std::int64_t end = 0;
 
   TESSERA_HD constexpr bool empty() const { return begin >= end; }
+  // Whether every row sees all of [begin, end).
+  TESSERA_HD constexpr bool full() const { return full_begin <= begin && end <= full_end; }
 
+  // How a tile of these columns is treated.
   TESSERA_HD constexpr TileKind kind(std::int64_t tile_begin, std::int64_t tile_end) const {
     if (tile_begin >= tile_end || tile_end <= begin || tile_begin >= end) return TileKind::skip;
     return tile_begin >= full_begin && tile_end <= full_end ? TileKind::full : TileKind::partial;
   }
+
+  // The part that lies in `columns`.
+  TESSERA_HD constexpr VisibleRange within(const Interval& columns) const {
+    VisibleRange part{columns.clamp(begin), columns.clamp(full_begin), columns.clamp(full_end),
+                      columns.clamp(end)};
+    if (part.full_begin >= part.full_end) part.full_begin = part.full_end = part.end;
+    return part;
+  }
 };
 
-// What rows [row_begin, row_end) see of `columns` columns. For what columns see of the rows pass
-// band.transposed().
+// The columns, out of `columns`, that rows [row_begin, row_end) may attend to. For the rows that
+// columns are visible to, pass band.transposed().
 TESSERA_HD constexpr VisibleRange visible_range(const Band& band, std::int64_t row_begin,
                                                 std::int64_t row_end, std::int64_t columns) {
   auto clamp = [columns](std::int64_t x) { return x < 0 ? 0 : x > columns ? columns : x; };
@@ -71,6 +98,13 @@ TESSERA_HD constexpr VisibleRange visible_range(const Band& band, std::int64_t r
   return range;
 }
 
+// The part of `columns` that `rows` may attend to: what a strip of a tile sees of the tile's
+// columns. Columns count from 0 of the sequence, and `columns` ends within it.
+TESSERA_HD constexpr VisibleRange visible_part(const Band& band, const Interval& rows,
+                                               const Interval& columns) {
+  return visible_range(band, rows.begin, rows.end, columns.end).within(columns);
+}
+
 // Sum over rows i in [0, rows) of i + shift, each clamped to [0, columns], in closed form.
 TESSERA_HD constexpr double sum_of_clamped(std::int64_t rows, std::int64_t shift, std::int64_t columns) {
   if (shift >= columns) return static_cast<double>(rows) * static_cast<double>(columns);
@@ -84,7 +118,7 @@ TESSERA_HD constexpr double sum_of_clamped(std::int64_t rows, std::int64_t shift
   return below(shift + rows) - below(shift);
 }
 
-// How many (row, column) pairs of a rows x columns rectangle the band lets through, in closed form; exact
+// The number of visible (row, column) pairs in a rows x columns rectangle, in closed form; exact
 // below 2^53.
 TESSERA_HD constexpr double visible_pairs(const Band& band, std::int64_t rows, std::int64_t columns) {
   if (rows <= 0 || columns <= 0) return 0;

@@ -109,5 +109,30 @@ TEST(VisiblePairs, LargeSizesAreExactAndExtremeDiagonalsHarmless) {
   EXPECT_EQ(visible_pairs({kFar, kFar, 0}, 100, 200), 20000.0);
 }
 
+// What a strip of rows sees of a tile's columns, element by element.
+TEST(VisiblePart, IsTheBandWithinATile) {
+  std::mt19937 random(3);
+  for (int repeat = 0; repeat < 3000; ++repeat) {
+    const Band band = random_band(random, 20);
+    const std::int64_t first = draw(random, 0, 30), begin = draw(random, 0, 30);
+    const Interval rows{first, first + draw(random, 1, 8)}, columns{begin, begin + draw(random, 0, 12)};
+    const VisibleRange part = visible_part(band, rows, columns);
+    ASSERT_TRUE(part.empty() || (columns.begin <= part.begin && part.end <= columns.end));
+    ASSERT_TRUE(part.begin <= part.full_begin && part.full_begin <= part.full_end &&
+                part.full_end <= part.end);
+    for (std::int64_t j = columns.begin; j < columns.end; ++j) {
+      bool some = false, all = true;
+      for (std::int64_t i = rows.begin; i < rows.end; ++i) {
+        some = some || band.visible(i, j);
+        all = all && band.visible(i, j);
+      }
+      if (some) {
+        ASSERT_TRUE(part.begin <= j && j < part.end) << j;
+      }
+      ASSERT_EQ(part.full_begin <= j && j < part.full_end, all) << j;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::core

@@ -116,7 +116,7 @@ namespace core {
 BlockView view(const BlockMask& mask) noexcept {
   if (mask.data() == nullptr) return {};
   const BlockMask::Data& data = *mask.data();
-  // A longer block holds every position as well; the ends of blocks then fit 63 bits.
+  // A block of kMaxPosition holds every position; the ends of blocks then fit 63 bits.
   return {std::min(data.layout.block_q, kMaxPosition),
           std::min(data.layout.block_k, kMaxPosition),
           data.q_blocks,

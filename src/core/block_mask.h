@@ -1,4 +1,5 @@
-// What a BlockMask shares between its copies, and how the functions that make one build it.
+// The data that copies of the public BlockMask share, and how the functions that make a mask build
+// it.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,12 @@ class DeviceBlocks {
   BlockView view;
 };
 
-// The copies of one mask: at most one for each device, made when it is first needed, never changed, freed with the
-// mask. Safe from several threads.
+// The device copies of one mask: at most one for each device, made when first needed, never
+// changed, freed with the mask. Safe from several threads.
 class DeviceCopies {
  public:
-  // The copy on a device. The first time, make() gives it, as a std::unique_ptr<DeviceBlocks>.
+  // The copy on a device. The first call makes it by make(), which returns a
+  // std::unique_ptr<DeviceBlocks>.
   template <typename Make>
   BlockView on(Device device, Make&& make) {
     const std::lock_guard lock(mutex_);
@@ -60,8 +62,8 @@ struct BlockMask::Data {
 
 namespace core {
 
-// The mask as kernels on the host read it; no blocks for an empty mask. Valid as long as a copy of the mask
-// lives.
+// The mask as kernels on the host read it; no blocks for an empty mask. Valid as long as a copy of
+// the mask lives.
 BlockView view(const BlockMask& mask) noexcept;
 
 // Number of blocks in both directions.
@@ -73,12 +75,12 @@ struct BlockGrid {
 // sizes that is formed later can be represented.
 BlockGrid block_grid(const BlockLayout& layout);
 
-// The key block that holds the key which the last query of a block meets on the bottom-right
-// diagonal, clamped to the keys there are: what the presets call the diagonal block.
+// The diagonal block of the presets: the key block with the key that the last query of a block
+// meets on the bottom-right diagonal, clamped to the keys there are.
 std::int64_t diagonal_block(const BlockLayout& layout, std::int64_t q_block);
 
-// Appends the key blocks that one block row keeps, in ascending order. A reference to the caller's function, which
-// must outlive it: unlike std::function it takes no memory.
+// Appends the key blocks that one block row keeps, in ascending order. A reference to the caller's
+// function, which must outlive it: unlike std::function it takes no memory.
 class AppendRow {
  public:
   template <typename F>

@@ -111,7 +111,7 @@ TEST(BlockMask, BlocksRowsAndElementsGiveTheSameMask) {
         for (std::int64_t j = 0; j < layout.k_length; ++j) {
           const std::int64_t row = head * grid.q_blocks + i / layout.block_q;
           visible.push_back(flags[row * grid.k_blocks + j / layout.block_k]);
-          ASSERT_EQ(core::kept(core::view(mask), head, i, j), visible.back() != 0);
+          ASSERT_EQ(core::keeps_block(core::view(mask), head, i, j), visible.back() != 0);
         }
       }
     }
@@ -149,7 +149,7 @@ TEST(BlockMask, NothingKeptIsAMaskToo) {
   EXPECT_TRUE(mask);
   EXPECT_EQ(mask.density(), 0);
   expect_consistent(mask);
-  EXPECT_FALSE(core::kept(core::view(mask), 0, 0, 0));
+  EXPECT_FALSE(core::keeps_block(core::view(mask), 0, 0, 0));
 }
 
 TEST(BlockMask, BlocksLargerThanTheSequence) {

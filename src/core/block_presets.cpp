@@ -1,4 +1,4 @@
-// The patterns of the literature as block masks. Random ones draw from Philox, so that a seed means
+// The patterns of the literature as block masks. Random ones draw from Philox, so that a seed gives
 // the same mask on every platform.
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 using Columns = std::vector<std::int32_t>;
 
-// Of a random mask, whose size is known before: indices of more blocks would take 8 TiB.
+// The most blocks of a random mask: the indices of more would take 8 TiB.
 constexpr std::int64_t kMostKept = std::int64_t{1} << 40;
 
 void require_at_least(const char* preset, const char* name, std::int64_t value, std::int64_t least) {

@@ -212,7 +212,8 @@ TEST(Preset, RandomIsUniformAndDependsOnSeedAndHead) {
   for (const double count : counts) EXPECT_NEAR(count, expected, 4 * sigma);
 }
 
-// A seed means the same mask on every platform and in every version: these pictures must not change.
+// A seed means the same mask on every platform and in every version: these pictures must not
+// change.
 TEST(Preset, RandomPicturesAreFixed) {
   EXPECT_EQ(BlockMask::random(kSquare, 0.3, 42).draw(),
             "#...#...\n"

@@ -7,7 +7,7 @@
 namespace tessera::core {
 namespace {
 
-// What the mask leaves to do; see cost.h.
+// The work that the mask leaves; see cost.h.
 struct Visits {
   double pairs = 0;
   double convention_pairs = 0;  // as FlashAttention counts FLOPs
@@ -15,23 +15,23 @@ struct Visits {
   double visited = 0;
   double key_loads = 0;
   double query_loads = 0;
-  std::int64_t longest_keys = 0;     // the longest stretch of keys that one tile of queries visits
-  std::int64_t longest_queries = 0;  // and of queries that one tile of keys visits
+  std::int64_t longest_keys = 0;  // from the first key to the last that one tile of queries visits, at most
+  std::int64_t longest_queries = 0;  // the same of the queries that one tile of keys visits
 };
 
-// Everything that one head of one sequence visits, added `times` over.
+// Adds what one head of one sequence visits, `times` over.
 void add_head(const Problem& p, const Sequence& s, std::int64_t q_head, std::int64_t block_q,
               std::int64_t block_k, double times, Visits& visits) {
   const double square = static_cast<double>(s.q_length) * static_cast<double>(s.k_length);
   double pairs = 0;
   const Tiling q_tiles{s.q_length, block_q, p.blocks.block_q};
   for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
-    const Tile queries = q_tiles[t];
-    const std::int64_t rows = queries.end - queries.begin;
+    const Interval queries = q_tiles[t];
+    const std::int64_t rows = queries.length();
     const auto row_count = static_cast<double>(rows);  // products of counts may pass 2^63
     std::int64_t first = -1, last = 0;
-    for_each_key_tile(p, s, q_head, queries.begin, queries.end, s.k_length, [&](const Tile& keys) {
-      const std::int64_t width = keys.end - keys.begin;
+    for_each_tile(visible_keys(p, s, q_head, queries), s.k_length, [&](const TileRange& keys) {
+      const std::int64_t width = keys.length();
       Band band = s.band;
       band.diagonal += queries.begin - keys.begin;
       const double elements = row_count * static_cast<double>(width);
@@ -45,10 +45,10 @@ void add_head(const Problem& p, const Sequence& s, std::int64_t q_head, std::int
   }
   const Tiling k_tiles{s.k_length, block_k, p.blocks.block_k};
   for (std::int64_t t = 0; t < k_tiles.count(); ++t) {
-    const Tile keys = k_tiles[t];
+    const Interval keys = k_tiles[t];
     std::int64_t first = -1, last = 0;
-    for_each_query_tile(p, s, q_head, keys.begin, keys.end, s.q_length, [&](const Tile& queries) {
-      visits.query_loads += times * static_cast<double>(queries.end - queries.begin);
+    for_each_tile(visible_queries(p, s, q_head, keys), s.q_length, [&](const TileRange& queries) {
+      visits.query_loads += times * static_cast<double>(queries.length());
       if (first < 0) first = queries.begin;
       last = queries.end;
     });
@@ -158,8 +158,9 @@ class Model {
     return working_set <= fast_ ? once : std::max(once, loads);
   }
 
-  // The bias and its gradient, when every element of `elements` reads its bias. A bias of one row is read
-  // with the keys. A gradient that sums over what was broadcast is read and written each time.
+  // The bias and its gradient, when every element of `elements` reads its bias. A bias of one row
+  // is read with the keys. A gradient that sums over what was broadcast is read and written each
+  // time.
   double bias_traffic(double elements, double key_loads) const {
     const double size = static_cast<double>(size_of(p_.bias_dtype));
     const double loads = (p_.bias_rows == 1 ? key_loads : elements) * size;

@@ -223,8 +223,9 @@ TEST(Cost, GrowsAsThePapersSay) {
   EXPECT_NEAR(small / cost(square(65536), Algorithm::flash2, 128, 64, 0).traffic_bytes, 2, 0.02);
 }
 
-// FlashAttention, figure 2: GPT-2 medium (N = 1024, d = 64, 16 heads, batch 64) forward and backward on an
-// A100 moves 40.3 GB by the standard algorithm and 4.4 GB by FlashAttention, 9 times less.
+// FlashAttention, figure 2: GPT-2 medium (N = 1024, d = 64, 16 heads, batch 64) forward and
+// backward on an A100 moves 40.3 GB by the standard algorithm and 4.4 GB by FlashAttention, 9 times
+// less.
 TEST(Cost, GainsAsMuchAsThePaperMeasures) {
   Problem p = square(1024, 16, 64);
   p.batch = 64;

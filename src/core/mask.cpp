@@ -16,7 +16,7 @@ using core::refuse;
 
 bool bounded(const Mask& mask) { return mask.left != core::kUnbounded || mask.right != core::kUnbounded; }
 
-// Whether anything was said about the diagonal: it also counts for ALiBi, without any bound.
+// Whether the mask names a diagonal: ALiBi counts from it too, without any bound.
 bool names_diagonal(const Mask& mask) {
   return mask.diagonal.has_value() || mask.align != Align::bottom_right;
 }

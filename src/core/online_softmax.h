@@ -11,22 +11,23 @@ namespace tessera::core {
 template <typename T>
 inline constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
 
-// exp(x - reference) where a row that has seen nothing has the reference -inf: gives 0, never NaN.
+// exp(x - reference). A row that sees nothing has x = reference = -inf: the result is 0, never NaN.
 template <typename T>
 TESSERA_HD inline T exp_relative(T x, T reference) {
   return x == kMinusInfinity<T> ? T{0} : std::exp(x - reference);
 }
 
-// What is known of a row so far: the largest score and the sum of exp(score - maximum).
+// The state of a row: the largest score so far and the sum of exp(score - maximum).
 template <typename T>
 struct RowStatistics {
   T maximum = kMinusInfinity<T>;
   T sum = 0;
 
-  // Raises the maximum to at least `candidate` and returns the factor by which what was accumulated against
-  // the old maximum must be multiplied.
+  // Raises the maximum to at least `candidate`. Returns the factor for everything that was
+  // accumulated against the old maximum.
   TESSERA_HD T raise(T candidate) {
-    // Written so that a NaN candidate is taken over: NaN scores must reach the result.
+    // The comparison is false for NaN, which then becomes the maximum: NaN scores must reach the
+    // result.
     if (candidate <= maximum) return T{1};
     const T factor = maximum == kMinusInfinity<T> ? T{0} : std::exp(maximum - candidate);
     maximum = candidate;
@@ -34,15 +35,15 @@ struct RowStatistics {
     return factor;
   }
 
-  // log(sum of exp(scores)); -inf for a row that saw nothing.
+  // log(sum of exp(scores)); -inf for a row that sees nothing.
   TESSERA_HD T lse() const { return sum == 0 ? kMinusInfinity<T> : maximum + std::log(sum); }
 
-  // By what the accumulated values are multiplied at the end: 1 / sum, or 0 for a row that saw nothing.
+  // The factor for the accumulated values at the end: 1 / sum, or 0 for a row that sees nothing.
   TESSERA_HD T normaliser() const { return sum == 0 ? T{0} : T{1} / sum; }
 };
 
-// How two normalised parts of a row, known by their LSE, combine: the weights of their outputs and the LSE
-// of the whole. Two empty parts give weights 0 and LSE -inf, never NaN.
+// Merges two normalised parts of a row by their LSE: the weights of their outputs, and the LSE of
+// the whole. Two empty parts have weights 0 and LSE -inf, never NaN.
 template <typename T>
 struct MergeWeights {
   T first = 0;
@@ -52,7 +53,7 @@ struct MergeWeights {
 
 template <typename T>
 TESSERA_HD inline MergeWeights<T> merge(T first_lse, T second_lse) {
-  // Both are tested, not their maximum: a NaN next to -inf must reach the result.
+  // Tests both, not their maximum: a NaN next to -inf must reach the result.
   if (first_lse == kMinusInfinity<T> && second_lse == kMinusInfinity<T>) return {};
   const T maximum = first_lse > second_lse ? first_lse : second_lse;
   const T first = std::exp(first_lse - maximum), second = std::exp(second_lse - maximum);

@@ -15,7 +15,7 @@ struct PhiloxBlock {
 inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
 inline constexpr std::uint32_t kPhiloxWeyl0 = 0x9E3779B9, kPhiloxWeyl1 = 0xBB67AE85;
 
-// The paper's recommendation of ten is one with a margin: seven pass every test of BigCrush, and cost 30 % less.
+// The paper recommends ten, with a margin: seven pass every test of BigCrush and cost 30 % less.
 inline constexpr int kPhiloxRounds = 7;
 
 // One round; `round` counts from 0 and chooses the keys.
@@ -37,9 +37,10 @@ TESSERA_HD constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t k
   return counter;
 }
 
-// The random stream of one (batch entry, head), in global coordinates. One Philox call turns (seed, offset,
-// batch, head) into a 128-bit value: two words become the key, two the upper half of the counter of the
-// element calls, whose lower half is (row, call). So no coordinate is ever squeezed into fewer than 32 bits.
+// The random stream of one (batch entry, head), in global coordinates. One Philox call turns (seed,
+// offset, batch, head) into a 128-bit value: two words become the key, two the upper half of the
+// counter of the element calls, whose lower half is (row, call). So no coordinate is ever squeezed
+// into fewer than 32 bits.
 struct DropoutStream {
   std::uint32_t key0 = 0, key1 = 0, high0 = 0, high1 = 0;
 };
@@ -53,10 +54,11 @@ TESSERA_HD constexpr DropoutStream dropout_stream(std::uint64_t seed, std::uint6
   return {block.word[0], block.word[1], block.word[2], block.word[3]};
 }
 
-// Elements of a row share a call in groups of eight, so that in the m16n8 accumulator layout one GPU thread
-// owns all of them: pair t of a 32-column group holds columns {8m + 2t, 8m + 2t + 1 : m = 0..3}: 15 bits
-// each, the lower ones of a half of word m, the even column in the low half. The sixteenth bit is not used, so
-// that on a GPU one comparison of two fp16 numbers decides about two elements.
+// Elements of a row share a call in groups of eight, such that in the m16n8 accumulator layout one
+// GPU thread owns all of them. Pair t of a 32-column group holds columns {8m + 2t, 8m + 2t + 1 : m
+// = 0..3}. Each has 15 bits, the lower ones of a half of word m; the even column has the low half.
+// The sixteenth bit is unused, so that on a GPU one comparison of two fp16 numbers decides about
+// two elements.
 inline constexpr int kDropoutGroup = 32;
 inline constexpr int kDropoutBits = 15;
 inline constexpr std::uint32_t kDropoutSteps = 1U << kDropoutBits;  // of probability, from 0 to 1
@@ -66,42 +68,6 @@ TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, std::
   return philox4x32({{static_cast<std::uint32_t>(column_group * 4 + pair), static_cast<std::uint32_t>(row),
                       stream.high0, stream.high1}},
                     stream.key0, stream.key1);
-}
-
-// What the calls of one column group and pair have in common, whatever the row: the row is one word of the counter, and
-// two rounds pass before it has reached all four. Whoever needs several rows of the same columns saves almost a third.
-struct DropoutColumns {
-  std::uint32_t second2, third0, third2,
-      third3;  // what enters words 2, 0, 2 and 3 of the second and third round
-};
-
-TESSERA_HD constexpr DropoutColumns dropout_columns(const DropoutStream& stream, std::int64_t column_group,
-                                                    int pair) {
-  static_assert(kPhiloxRounds > 3);
-  const PhiloxBlock first =
-      philox_round({{static_cast<std::uint32_t>(column_group * 4 + pair), 0, stream.high0, stream.high1}},
-                   stream.key0, stream.key1, 0);  // words 1, 2, 3 are right
-  const PhiloxBlock second = philox_round({{0, first.word[1], first.word[2], first.word[3]}}, stream.key0,
-                                          stream.key1, 1);  // 0 and 1
-  const PhiloxBlock third =
-      philox_round({{second.word[0], second.word[1], 0, 0}}, stream.key0, stream.key1, 2);
-  return {second.word[2], third.word[0], third.word[2], third.word[3]};
-}
-
-// The call for one row of them: the same as above.
-TESSERA_HD constexpr PhiloxBlock dropout_call(const DropoutStream& stream, const DropoutColumns& columns,
-                                              std::int64_t row) {
-  const PhiloxBlock first = philox_round({{0, static_cast<std::uint32_t>(row), stream.high0, 0}}, stream.key0,
-                                         stream.key1, 0);  // word 0 is right
-  const std::uint64_t product0 = std::uint64_t{kPhiloxMultiplier0} * first.word[0];
-  const std::uint32_t second2 = static_cast<std::uint32_t>(product0 >> 32) ^ columns.second2;
-  const std::uint64_t product1 = std::uint64_t{kPhiloxMultiplier1} * second2;
-  PhiloxBlock block{{static_cast<std::uint32_t>(product1 >> 32) ^ columns.third0,
-                     static_cast<std::uint32_t>(product1),
-                     static_cast<std::uint32_t>(product0) ^ columns.third2, columns.third3}};
-  for (int round = 3; round < kPhiloxRounds; ++round)
-    block = philox_round(block, stream.key0, stream.key1, round);
-  return block;
 }
 
 // The random bits of one of the two columns of a word.
@@ -135,8 +101,9 @@ TESSERA_HD constexpr std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(probability * kDropoutSteps + 0.5);
 }
 
-// By what a kept element is multiplied: one over the probability, in whole steps, of being kept, so that the mean over all
-// random bits is the element itself. The threshold must be less than kDropoutSteps.
+// By what a kept element is multiplied: one over the probability, in whole steps, of being kept, so
+// that the mean over all random bits is the element itself. The threshold must be less than
+// kDropoutSteps.
 constexpr double dropout_keep_scale(std::uint32_t threshold) {
   return static_cast<double>(kDropoutSteps) / (kDropoutSteps - threshold);
 }

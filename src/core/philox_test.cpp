@@ -48,22 +48,6 @@ TEST(Dropout, EightColumnsOfARowShareOneCall) {
   }
 }
 
-TEST(Dropout, RowsOfTheSameColumnsShareTheBeginningOfACall) {
-  for (const std::uint64_t seed : {0UL, 42UL, ~0UL}) {
-    const DropoutStream stream = dropout_stream(seed, 7, 1, 2);
-    for (const std::int64_t group : {0L, 3L, 99999L, (1L << 32) - 5}) {
-      for (int pair = 0; pair < 4; ++pair) {
-        const DropoutColumns columns = dropout_columns(stream, group, pair);
-        for (const std::int64_t row : {0L, 1L, 77L, 1L << 31, (1L << 32) - 1}) {
-          const PhiloxBlock whole = dropout_call(stream, row, group, pair);
-          expect_words(dropout_call(stream, columns, row),
-                       {whole.word[0], whole.word[1], whole.word[2], whole.word[3]});
-        }
-      }
-    }
-  }
-}
-
 TEST(Dropout, GroupsEqualSingleElements) {
   const DropoutStream stream = dropout_stream(1, 2, 3, 4);
   for (const std::int64_t row : {0L, 1L, 1000000L}) {

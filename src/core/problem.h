@@ -1,7 +1,7 @@
 // Problem: one validated call as a plain value, the form in which every kernel receives it.
 //
-// `api` builds it; nothing below `api` sees a Tensor. It is trivially copyable so that a GPU kernel can take
-// it as an argument.
+// `api` builds it; code below `api` never sees a Tensor. It is trivially copyable, so that a GPU
+// kernel can take it as an argument.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@
 
 namespace tessera::core {
 
-// How far ALiBi's diagonal may lie from the first query or key: GPU kernels count positions in 32 bits.
+// How far ALiBi's diagonal may lie from the first query or key: GPU kernels count positions in 32
+// bits.
 inline constexpr std::int64_t kFarthestAlibi = std::int64_t{1} << 29;
 
-// The rows of a tensor: element (batch, head, row, 0) is data[batch * batch_stride + ...]; the last dimension
-// is contiguous. Broadcast dimensions have stride 0.
+// The rows of a tensor: element (batch, head, row, 0) is data[batch * batch_stride + ...]; the last
+// dimension is contiguous. Broadcast dimensions have stride 0.
 struct View {
   void* data = nullptr;
   std::int64_t batch_stride = 0;
@@ -33,8 +34,9 @@ struct View {
   }
 };
 
-// Kept blocks in both directions, as BlockMask holds them. No blocks: row_offsets is null. The arrays are in host memory
-// while a call is planned, and where the kernel reads them when it runs.
+// Kept blocks in both directions, as BlockMask has them. Without a block mask row_offsets is null.
+// The arrays are in host memory while a call is planned; when the kernel runs they are in the
+// memory of its device.
 struct BlockView {
   std::int64_t block_q = 0, block_k = 0;
   std::int64_t q_blocks = 0, k_blocks = 0;
@@ -45,6 +47,14 @@ struct BlockView {
   const std::int32_t* rows = nullptr;            // ascending within a column
 
   TESSERA_HD explicit operator bool() const { return row_offsets != nullptr; }
+
+  // The row of blocks that a query of a head lies in, and the column of blocks that a key lies in.
+  TESSERA_HD std::int64_t block_row(std::int64_t q_head, std::int64_t query) const {
+    return (heads == 1 ? 0 : q_head) * q_blocks + query / block_q;
+  }
+  TESSERA_HD std::int64_t block_column(std::int64_t q_head, std::int64_t key) const {
+    return (heads == 1 ? 0 : q_head) * k_blocks + key / block_k;
+  }
 };
 
 // Positions, heads and sequences are below this: dropout counts each of them in 32 bits.
@@ -120,7 +130,8 @@ TESSERA_HD inline Sequence sequence(const Problem& p, std::int64_t index) {
     s.k_begin = p.cumulative_k[index];
     s.k_length = p.cumulative_k[index + 1] - s.k_begin;
   }
-  // The diagonal in local coordinates: global row = origin.row + i, global column = origin.column + j.
+  // The diagonal in local coordinates: global row = origin.row + i, global column = origin.column +
+  // j.
   std::int64_t diagonal = s.k_length - s.q_length;
   if (p.explicit_diagonal || p.align == Align::top_left) {
     diagonal = p.origin.row - p.origin.column + (p.explicit_diagonal ? p.diagonal : 0);

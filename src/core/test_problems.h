@@ -1,4 +1,5 @@
-// Random small problems for the tests of core: bands, block masks and packed sequences in all combinations.
+// Random small problems for the tests of core: bands, block masks and packed sequences in all
+// combinations.
 #pragma once
 
 #include <algorithm>
@@ -29,9 +30,9 @@ struct TestProblem {
   BlockMask blocks{};
   std::vector<std::int32_t> cumulative_q{}, cumulative_k{};
 
-  // Whether query i of a sequence sees key j: the definition.
+  // Whether query i of a sequence sees key j, by definition.
   bool visible(const Sequence& s, std::int64_t head, std::int64_t i, std::int64_t j) const {
-    return s.band.visible(i, j) && kept(p.blocks, head, i, j);
+    return s.band.visible(i, j) && keeps_block(p.blocks, head, i, j);
   }
 };
 

@@ -18,7 +18,7 @@ TEST(Tiling, CoversTheLengthOnceInOrderAndNeverCrossesABlock) {
         SCOPED_TRACE(testing::Message() << length << " in " << tile << " by " << block);
         std::int64_t expected = 0;
         for (std::int64_t t = 0; t < tiling.count(); ++t) {
-          const Tile part = tiling[t];
+          const Interval part = tiling[t];
           ASSERT_EQ(part.begin, expected);
           ASSERT_GT(part.end, part.begin);
           ASSERT_LE(part.end - part.begin, tile);
@@ -41,13 +41,13 @@ class Visits {
   Visits(const TestProblem& test, const Sequence& s, std::int64_t head)
       : test_(test), s_(s), head_(head), counts_(static_cast<std::size_t>(s.q_length * s.k_length)) {}
 
-  void add(const Tile& queries, const Tile& keys, TileKind kind) {
+  void add(const Interval& queries, const Interval& keys, TileKind kind) {
     std::int64_t visible = 0;
     for (std::int64_t i = queries.begin; i < queries.end; ++i) {
       for (std::int64_t j = keys.begin; j < keys.end; ++j) {
         ++counts_[i * s_.k_length + j];
         visible += test_.visible(s_, head_, i, j) ? 1 : 0;
-        ASSERT_TRUE(kept(test_.p.blocks, head_, i, j)) << "a block that is not kept was visited";
+        ASSERT_TRUE(keeps_block(test_.p.blocks, head_, i, j)) << "a block that is not kept was visited";
       }
     }
     const std::int64_t all = (queries.end - queries.begin) * (keys.end - keys.begin);
@@ -76,7 +76,7 @@ class Visits {
   std::vector<int> counts_;
 };
 
-TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
+TEST(Visibility, TilesCoverEveryVisiblePairExactlyOnceFromBothSides) {
   std::mt19937 random(1);
   for (int repeat = 0; repeat < 1500; ++repeat) {
     const auto test = random_problem(random);
@@ -89,9 +89,9 @@ TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
     Visits by_rows(*test, s, head), by_columns(*test, s, head);
     const Tiling q_tiles{s.q_length, tile_q, p.blocks.block_q};
     for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
-      const Tile queries = q_tiles[t];
-      for_each_key_tile(p, s, head, queries.begin, queries.end, tile_k, [&](const Tile& keys) {
-        ASSERT_LE(keys.end - keys.begin, tile_k);
+      const Interval queries = q_tiles[t];
+      for_each_tile(visible_keys(p, s, head, queries), tile_k, [&](const TileRange& keys) {
+        ASSERT_LE(keys.length(), tile_k);
         by_rows.add(queries, keys, keys.kind);
       });
     }
@@ -99,26 +99,26 @@ TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
     Visits by_blocks(*test, s, head);
     const Tiling k_blocks{s.k_length, draw(random, 1, 20)};  // blocks of keys outside, wherever they lie
     for (std::int64_t b = 0; b < k_blocks.count(); ++b) {
-      const Tile block = k_blocks[b];
+      const Interval block = k_blocks[b];
       for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
-        const Tile queries = q_tiles[t];
+        const Interval queries = q_tiles[t];
+        const VisibleSpan span = visible_keys(p, s, head, queries);
         bool visited = false;
-        for_each_key_tile_within(p, s, head, queries.begin, queries.end, block, tile_k,
-                                 [&](const Tile& keys) {
-                                   ASSERT_LE(keys.end - keys.begin, tile_k);
-                                   ASSERT_TRUE(keys.begin >= block.begin && keys.end <= block.end);
-                                   by_blocks.add(queries, keys, keys.kind);
-                                   visited = true;
-                                 });
-        ASSERT_EQ(sees(p, s, head, queries.begin, queries.end, block), visited);
+        for_each_tile(span, block, tile_k, [&](const TileRange& keys) {
+          ASSERT_LE(keys.length(), tile_k);
+          ASSERT_TRUE(keys.begin >= block.begin && keys.end <= block.end);
+          by_blocks.add(queries, keys, keys.kind);
+          visited = true;
+        });
+        ASSERT_EQ(any_visible(span, block), visited);
       }
     }
     by_blocks.check();
     const Tiling k_tiles{s.k_length, tile_k, p.blocks.block_k};
     for (std::int64_t t = 0; t < k_tiles.count(); ++t) {
-      const Tile keys = k_tiles[t];
-      for_each_query_tile(p, s, head, keys.begin, keys.end, tile_q, [&](const Tile& queries) {
-        ASSERT_LE(queries.end - queries.begin, tile_q);
+      const Interval keys = k_tiles[t];
+      for_each_tile(visible_queries(p, s, head, keys), tile_q, [&](const TileRange& queries) {
+        ASSERT_LE(queries.length(), tile_q);
         by_columns.add(queries, keys, queries.kind);
       });
     }
@@ -127,13 +127,13 @@ TEST(Tiles, VisitEveryVisiblePairExactlyOnceFromBothSides) {
   }
 }
 
-TEST(Tiles, AreVisitedInAscendingOrder) {
+TEST(Visibility, TilesAscend) {
   std::mt19937 random(2);
   for (int repeat = 0; repeat < 300; ++repeat) {
     const auto test = random_problem(random);
     const Sequence s = sequence(test->p, 0);
     std::int64_t last = 0;
-    for_each_key_tile(test->p, s, 0, 0, 1, 4, [&](const Tile& keys) {
+    for_each_tile(visible_keys(test->p, s, 0, {0, 1}), 4, [&](const TileRange& keys) {
       ASSERT_GE(keys.begin, last);
       last = keys.end;
     });
@@ -150,7 +150,8 @@ TEST(Sequence, DiagonalOfEveryAlignment) {
   EXPECT_EQ(sequence(p, 1).tensor_batch, 1);
   p.align = Align::top_left;
   EXPECT_EQ(sequence(p, 0).band.diagonal, 0);
-  // Global row = origin.row + i and global column = origin.column + j: a shard masks as the whole would.
+  // Global row = origin.row + i and global column = origin.column + j: a shard masks as the whole
+  // would.
   p.origin = {.row = 100, .column = 40};
   EXPECT_EQ(sequence(p, 0).band.diagonal, 60);
   p.explicit_diagonal = true;

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/base/environment.h"
-#include "cpu/machine/target.h"
 #include "reference/tolerance/check.h"
 #include "support/build.h"
 #include "support/kernels.h"
@@ -36,7 +35,6 @@ INSTANTIATE_TEST_SUITE_P(Every, BlockSize, testing::ValuesIn(test::kDTypes),
                          [](const testing::TestParamInfo<DType>& dtype) { return name(dtype.param); });
 
 TEST(BlockSize, APlanSaysWhatIsUsed) {
-  if (cpu::active_target() == cpu::Target::portable) GTEST_SKIP() << "the portable kernel has fixed blocks";
   const ForcedBlock forced("48");
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     EXPECT_EQ(plan({}, Shapes{.q_length = 640, .k_length = 640}, Device::cpu(), direction).block_k, 48);

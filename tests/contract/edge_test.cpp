@@ -383,7 +383,7 @@ TEST(OneVisibleKey, GivesItsValueBitForBit) {
       Case problem(spec);
       write_special_values(problem.forward.v);
       for (const cpu::Target target : cpu::available_targets()) {
-        if (target_for(target, dtype) != target) continue;
+        if (target_for_type(target, dtype) != target) continue;
         const ForcedTarget forced_target(name(target));
         const bool bf16_products = target == cpu::Target::avx512_bf16 || target == cpu::Target::amx;
         for (const std::string& kernel : kernels) {

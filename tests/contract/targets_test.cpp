@@ -38,7 +38,7 @@ void hide_a_few_rows(const Tensor& bias) {
 
 TEST_P(Targets, PassTheFeatureMatrix) {
   const auto& [dtype, target, kernel] = GetParam();
-  const cpu::Target used = target_for(target, dtype);
+  const cpu::Target used = target_for_type(target, dtype);
   if (used != target) GTEST_SKIP() << "runs as " << name(used);
   const ForcedTarget forced(name(target));
   const int step = test::scaled(1, 30, "one case in `step` per target", 60);
@@ -53,7 +53,7 @@ TEST_P(Targets, PassTheFeatureMatrix) {
 // Workspace comes as it is: whatever lies in it, NaN of every type among it, a result has the same bits.
 TEST_P(Targets, IgnoreWhatLiesInTheWorkspace) {
   const auto& [dtype, target, kernel] = GetParam();
-  const cpu::Target used = target_for(target, dtype);
+  const cpu::Target used = target_for_type(target, dtype);
   if (used != target) GTEST_SKIP() << "runs as " << name(used);
   const ForcedTarget forced(name(target));
   const reference::ForceKernel force(kernel);
@@ -117,7 +117,7 @@ TEST(Target, APlanNamesTheOneThatIsUsed) {
         if (!test::obstacle(kernel.name).empty()) continue;
         // Only flash2 has instructions of its own for bf16.
         const cpu::Target used =
-            kernel.algorithm == Algorithm::flash2 ? target : target_for(target, DType::fp32);
+            kernel.algorithm == Algorithm::flash2 ? target : target_for_type(target, DType::fp32);
         const Shapes shapes{.q_length = 64, .k_length = 64, .dtype = DType::bf16};
         const Plan chosen = plan({.algorithm = kernel.algorithm}, shapes, Device::cpu(), direction);
         EXPECT_NE(chosen.details.find(std::string("instruction set ") + name(used)), std::string::npos)

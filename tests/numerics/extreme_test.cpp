@@ -441,7 +441,7 @@ class PoisonOnTargets : public testing::TestWithParam<TargetParameters> {
 TEST_P(PoisonOnTargets, ReachesOnlyWhatSeesIt) {
   const auto& [dtype, target] = GetParam();
   const std::string kernel = "cpu.flash2";
-  const cpu::Target used = target_for(target, dtype);
+  const cpu::Target used = target_for_type(target, dtype);
   if (used != target) GTEST_SKIP() << "runs as " << name(used);
   const ForcedTarget forced(name(target));
   const int masks = scaled(5, 2, "masks:");
@@ -505,7 +505,7 @@ constexpr HiddenByBias kHiddenByBias[] = {
 
 TEST_P(PoisonOnTargets, ABiasOfMinusInfinityHidesLikeAMask) {
   const auto& [dtype, target] = GetParam();
-  const cpu::Target used = target_for(target, dtype);
+  const cpu::Target used = target_for_type(target, dtype);
   if (used != target) GTEST_SKIP() << "runs as " << name(used);
   const ForcedTarget forced(name(target));
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -77,7 +77,7 @@ TEST_P(SubnormalTest, SubnormalNumbersCount) {
     reference::write(problem.backward.grad_out, 0, 0, 0, e, -normal * static_cast<double>(e % 59) / 64);
   }
   run(problem, kernel());
-  const cpu::Target target = target_for(cpu::active_target(), dtype());
+  const cpu::Target target = target_for_type(cpu::active_target(), dtype());
   const bool flushes = target == cpu::Target::avx512_bf16 || target == cpu::Target::amx;
   const double tolerance = flushes ? normal : 2 * kRows * step;
   auto expect_means = [&](const Tensor& result, const Tensor& of) {

@@ -1,4 +1,5 @@
-// Workspace cut into arrays: the same code counts the bytes (without memory) and hands them out (with it).
+// Workspace cut into arrays: the same code counts the bytes (without memory) and hands them out
+// (with it).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace tessera::core {
 
-// What all workers share, and memory for each of them.
+// The bytes that all workers share and those of each worker.
 inline std::size_t workspace_bytes(std::size_t shared, std::size_t per_worker, int workers) {
   return checked_sum(shared, checked_product(per_worker, static_cast<std::size_t>(workers)));
 }
@@ -20,8 +21,8 @@ class Arena {
   // Without memory the arena only counts.
   explicit Arena(std::byte* memory = nullptr) : memory_(memory) {}
 
-  // An array of `count` elements, or of the product of several counts: sizes of a problem that fit 63 bits one by one
-  // need not when they are multiplied.
+  // Takes an array of `count` elements, or of the product of several counts. Sizes of a problem
+  // that fit 63 bits one by one may not fit when multiplied: the product is checked.
   template <typename T, typename... Counts>
   T* take(std::int64_t count, Counts... counts) {
     std::size_t bytes = sizeof(T);

@@ -8,8 +8,9 @@
 
 namespace tessera::core {
 
-// Throws Error (out_of_memory): a call needs more bytes than a 64-bit machine can address. Counting throws it, before
-// anybody asks for memory; handing out never does, because the same sizes were counted before.
+// Throws Error (out_of_memory): a call needs more bytes than a 64-bit machine can address. Counting
+// throws it, before the call allocates anything. Handing out never does, because it takes the sizes
+// that were counted.
 [[noreturn]] void throw_workspace_too_large();
 
 // Sizes in bytes of at most 2^63 - 1.
@@ -29,7 +30,7 @@ inline std::size_t checked_sum(std::size_t a, std::size_t b) {
   return sum;
 }
 
-// Whether the product of sizes, those of 0 left out, is below `limit`.
+// Whether the product of sizes, without those of 0, is below `limit`.
 inline bool product_below(std::int64_t limit, std::initializer_list<std::int64_t> sizes) {
   std::int64_t product = 1;
   for (const std::int64_t size : sizes) {

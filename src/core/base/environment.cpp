@@ -28,7 +28,7 @@ Environment read() {
 constinit Lazy<const Environment> at_start;
 constinit std::atomic<const Environment*> overriding{nullptr};
 
-// The one and only copy of each setting that was ever in force: a call that still reads it finds it.
+// Every set of settings that was ever in force, never freed: a call may still read an old one.
 const Environment& kept(Environment setting) {
   static std::mutex mutex;
   static auto& all = immortal([] { return std::deque<Environment>(); });

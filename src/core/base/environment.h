@@ -1,4 +1,4 @@
-// What the process's environment asks of the library: the only place that reads it.
+// The environment variables of the library: the only place that reads them.
 #pragma once
 
 #include <optional>
@@ -6,9 +6,9 @@
 
 namespace tessera::core {
 
-// The variables as they were when the library first looked, once a process: no call reads the environment, so calls are
-// safe beside setenv, and a change has no effect after the first call. Values are checked where they are used: an
-// invalid one fails the call that it concerns.
+// The variables when the library read them, once per process. Later calls do not read the
+// environment, so calls are safe beside setenv, and a change after the first call has no effect.
+// Values are checked where they are used: an invalid one fails the call that it concerns.
 struct Environment {
   std::optional<std::string> kernel;  // TESSERA_KERNEL: the kernel to use, by name; empty: any
   std::optional<std::string>
@@ -20,13 +20,14 @@ struct Environment {
   friend bool operator==(const Environment&, const Environment&) = default;
 };
 
-// What is in force now. Does not throw after the first call, which may run out of memory. Lives as long as the process,
-// also when another takes its place.
+// The settings in force. Does not throw after the first call, which may run out of memory. The
+// reference stays valid for the life of the process, also when an override replaces the settings.
 const Environment& environment();
 
-// One variable, for this process and a scope: for tests and the lab, which compare kernels. Every thread sees it. It may
-// begin and end beside calls of other threads only where these do not mind which value they find, or a mixture: a call
-// looks more than once. Overrides end in the opposite order of their beginning.
+// Overrides one variable for a scope: for tests and the lab, which compare kernels. Every thread
+// sees it. A call reads the settings more than once, so an override may begin or end beside calls
+// of other threads only where any mixture of both values is right. Overrides end in the reverse
+// order of their beginning.
 class EnvironmentOverride {
  public:
   using Variable = std::optional<std::string> Environment::*;

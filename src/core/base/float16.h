@@ -1,5 +1,5 @@
-// fp16 and bf16 as bit patterns, with conversions that round to nearest even. Plain integer arithmetic, so
-// that every compiler and device agrees on every bit.
+// fp16 and bf16 as bit patterns, with conversions that round to nearest even. Plain integer
+// arithmetic, so that every compiler and device agrees on every bit.
 #pragma once
 
 #include <bit>
@@ -51,12 +51,13 @@ constexpr Half to_half(float x) {
     const std::uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
     return with_sign((rounded - 0x38000000) >> 13);
   }
-  // Subnormal: adding 0.5 puts the last kept bit at the end of the significand, where the addition rounds.
+  // Subnormal: adding 0.5 puts the last kept bit at the end of the significand, where the addition
+  // rounds.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
   return with_sign(std::bit_cast<std::uint32_t>(shifted) - 0x3F000000);
 }
 
-// Element types, what they accumulate in, and their conversions, for templates.
+// Element types, their accumulators and their conversions, for templates.
 template <typename T>
 struct Element;
 

@@ -23,8 +23,8 @@ struct BFloat16Format {
   static Type round(float x) { return to_bfloat16(x); }
 };
 
-// The value of a finite pattern by the definition of an IEEE format; of the infinity, what the next finite
-// value would be, which is how rounding decides about overflow.
+// The value of a finite pattern by the definition of an IEEE format; of the infinity, what the next
+// finite value would be, which is how rounding decides about overflow.
 template <typename Format>
 double value_of(std::uint32_t magnitude) {
   constexpr int kBias = (1 << (Format::kExponentBits - 1)) - 1;

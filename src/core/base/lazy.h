@@ -6,15 +6,15 @@
 
 namespace tessera::core {
 
-// A value that `get` makes on first use and nobody destroys:
+// A value that `get` makes on first use and that is never destroyed:
 //
 //   constinit core::Lazy<Library> library;
 //   ... library.get(load)
 //
-// It differs from a static local variable in two ways. It is there for calls from destructors that
-// run late. And no thread waits for another to make it: a child that is forked meanwhile would wait
-// for a thread that it does not have. Threads that come at the same time may each make a value; the
-// first one to finish wins and the others drop theirs.
+// It differs from a static local variable in two ways. Destructors that run late may still use it.
+// And no thread waits for another one to make it: a child that is forked meanwhile would wait for a
+// thread that it does not have. Threads that come at the same time may each make a value; the first
+// one to finish wins and the others drop theirs.
 template <typename T>
 class Lazy {
  public:
@@ -35,7 +35,7 @@ class Lazy {
   // Null before the first `get`.
   [[nodiscard]] T* find() const { return value_.load(std::memory_order_acquire); }
 
-  // The next `get` makes another one. This one is not destroyed.
+  // Makes the next `get` make another value. The old one is not destroyed.
   void forget() { value_.store(nullptr, std::memory_order_release); }
 
  private:

@@ -1,5 +1,5 @@
-// Running out of host memory: it leaves the library as Error (out_of_memory), also when there is no memory
-// left for the error itself.
+// Out of host memory: the library reports it as Error (out_of_memory), also when the error itself
+// cannot be allocated.
 #pragma once
 
 #include <new>
@@ -16,8 +16,8 @@ namespace tessera::core {
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts);
 
-// Runs f; running out of memory, or asking for more than a container can hold, becomes out_of_memory, with the
-// parts as its message if there are any.
+// Runs f. std::bad_alloc and std::length_error become Error (out_of_memory), with the parts as its
+// message if there are any.
 template <typename F, typename... Parts>
 auto guarded(F&& f, const Parts&... parts) {
   auto out_of_memory = [&] {
@@ -35,7 +35,8 @@ auto guarded(F&& f, const Parts&... parts) {
   }
 }
 
-// Throws an error with the parts as its message, or out_of_memory when there is none for the message.
+// Throws an error with the parts as its message, or out_of_memory when even the message cannot be
+// allocated.
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
   throw guarded([&] { return Error(code, concat(parts...)); });

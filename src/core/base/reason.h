@@ -1,4 +1,4 @@
-// Why not: the words behind a verdict, made only where somebody reads them.
+// The reason why a kernel cannot support a problem, formatted only where somebody reads it.
 #pragma once
 
 #include <string>
@@ -7,14 +7,16 @@
 
 namespace tessera::core {
 
-// A function that decides returns true when something is in the way, and takes a Reason:
+// A function that decides takes a Reason and returns true when something is in the way:
 //
 //   bool limits(const Problem& p, Reason reason) {
-//     return p.q_length > kMost && reason.give("supports at most ", kMost, " queries; this call has ", p.q_length);
+//     return p.q_length > kMost &&
+//            reason.give("supports at most ", kMost, " queries; this call has ", p.q_length);
 //   }
 //
-// A call passes Reason{}: nothing is formatted or allocated. Plans and errors pass a text. Parts of a reason must
-// therefore cost nothing by themselves: numbers, text that exists, types with an operator<<.
+// A call passes Reason{}: nothing is formatted or allocated. Plans and errors pass a text. The
+// parts of a reason must therefore be free to pass: numbers, existing text, types with an
+// operator<<.
 class Reason {
  public:
   // Nobody reads.
@@ -23,7 +25,7 @@ class Reason {
   // The words are appended to `text`, after a comma where it is not empty.
   explicit Reason(std::string& text) : text_(&text) {}
 
-  // Gives a reason. Always true.
+  // Gives a reason. Always returns true.
   template <typename... Parts>
   bool give(const Parts&... parts) const {  // NOLINT(modernize-use-nodiscard): it is called for its words too
     if (text_ != nullptr) *text_ += concat(text_->empty() ? "" : ", ", parts...);

@@ -1,4 +1,4 @@
-// Refusing an argument: the message names it, its value and what is allowed.
+// Refuses an argument: the message names it, its value and what is allowed.
 #pragma once
 
 #include "core/base/out_of_memory.h"

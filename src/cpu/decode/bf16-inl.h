@@ -1,7 +1,7 @@
-// The two products of cpu.decode in bf16 with vdpbf16ps (AVX512-BF16): two multiplications per lane,
-// accumulated in fp32. Probabilities are rounded to bf16 for P V, as standard implementations do; their sum
-// is not. Only for head dimensions that are whole vectors of bf16. Included once per target; nothing but
-// AVX-512 has it.
+// The two products of cpu.decode in bf16 with vdpbf16ps (AVX512-BF16): two multiplications per
+// lane, accumulated in fp32. Probabilities are rounded to bf16 for P V, as standard implementations
+// do; their sum is not. Only for head dimensions that are whole vectors of bf16. Included once per
+// target; nothing but AVX-512 has it.
 #include <hwy/highway.h>
 
 #include <cstdint>
@@ -92,8 +92,8 @@ HWY_NOINLINE void round_to_bf16(float* p, std::int64_t count) {
   }
 }
 
-// out = alpha out + p v for columns [column, column + 32 Groups) of Rows rows. block.p holds bf16, 0 past the
-// keys.
+// out = alpha out + p v for columns [column, column + 32 Groups) of Rows rows. block.p holds bf16,
+// 0 past the keys.
 template <int Rows, int Groups>
 HWY_NOINLINE void add_columns_bf16(const Keys<Bf16>& v, std::int64_t column, const ValueBlock<float>& block,
                                    Prefetch& prefetch) {

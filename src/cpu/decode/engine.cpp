@@ -1,20 +1,22 @@
-// cpu.decode for every vector instruction set: head_dim in the lanes, keys and values where they lie.
+// cpu.decode for every vector instruction set: head_dim in the lanes, keys and values where they
+// lie.
 //
-//   S = Q K^T              a block of rows x keys in registers; its lanes are summed by a tree of shuffles
+//   S = Q K^T              a block of rows x keys in registers; a tree of shuffles sums its lanes
 //   P = exp(S - max)       keys in the lanes, one row after the other
 //   O += P V               scalars of P broadcast, columns in the lanes
 //
-// All queries that share a key/value head are taken together, so K and V come from memory once and are
-// converted in registers. The work is a sequence of steps: `step_keys` keys of one head, heads inside where
-// they lie side by side. While a step computes, the lines of the next one are fetched to the second-level
-// cache, evenly and in the order of their addresses: one core has too few buffers for misses to wait for each
-// other, and bursts of prefetches stall the loads behind them.
+// All queries that share a key/value head are taken together, so K and V come from memory once and
+// are converted in registers. The work is a sequence of steps: `step_keys` keys of one head, with
+// the heads inside where they lie side by side. While a step computes, the lines of the next one
+// are fetched to the second-level cache, evenly and in the order of their addresses: a core has too
+// few buffers for misses to wait for each other, and bursts of prefetches stall the loads behind
+// them.
 //
-// Per step:  issue_qk -> finish_scores (only if needed) -> hide -> online_softmax -> apply_dropout ->
-// issue_pv (with rescale).  The state of a row lives in its partial result.
+// Per step:  multiply_qk -> score_row (only if needed) -> hide -> online_softmax -> dropout_row ->
+// multiply_pv (with rescale).  The state of a row lives in its partial result.
 //
-// Results of a row do not depend on the rows beside it: the same sums in the same order in every register
-// block.
+// A row's result does not depend on the rows beside it: every register block adds the same sums in
+// the same order.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/decode/engine.cpp"  // NOLINT(build/include)
 #include <hwy/foreach_target.h>
@@ -26,24 +28,26 @@
 #include <cstring>
 #include <limits>
 
+#include "core/visibility.h"
 #include "cpu/decode/bf16-inl.h"
-#include "cpu/decode/engine.h"
+#include "cpu/decode/plan.h"
 #include "cpu/decode/rows-inl.h"
-#include "cpu/head.h"
+#include "cpu/flash2/vector/row_scores-inl.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
-#if HWY_TARGET != HWY_SCALAR  // cpu.flash2 serves there
+#if HWY_TARGET != HWY_SCALAR  // cpu.decode requires vectors
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
 // The memory of one worker.
 template <typename A>
-struct DecodeScratch {
+struct DecodeMemory {
   A* q;      // key/value heads x rows x slots of d_qk: scaled queries
   A* s;      // rows x step_keys: scores, then probabilities
   A* alpha;  // per row: factor for what was accumulated before the step
 
-  DecodeScratch(Arena& arena, const core::Problem& p, const DecodePlan& plan)
+  DecodeMemory(Arena& arena, const core::Problem& p, const DecodePlan& plan)
       : q(arena.take<A>(p.kv_heads, plan.rows, Slots<A>(p.qk_dim).padded())),
         s(arena.take<A>(plan.rows, plan.step_keys)),
         alpha(arena.take<A>(plan.rows)) {}
@@ -73,11 +77,11 @@ class DecodeTask {
 
  public:
   DecodeTask(const core::Problem& p, const DecodePlan& plan, const DecodePartials& partials,
-             const DecodeScratch<A>& scratch, std::int64_t sequence, std::int64_t first_head)
+             const DecodeMemory<A>& memory, std::int64_t sequence, std::int64_t first_head)
       : p_(p),
         plan_(plan),
         partials_(partials),
-        t_(scratch),
+        t_(memory),
         s_(core::sequence(p, sequence)),
         first_head_(first_head),
         heads_(std::min(plan.task_heads, p.kv_heads - first_head)),
@@ -110,7 +114,7 @@ class DecodeTask {
       }
       for (std::int64_t h = 0; h < heads_; ++h) {
         for (std::int64_t r = 0; r < rows_; ++r) {
-          if (!finite(partial(h, split), r)) compute_carefully(h, split, split_end, r);
+          if (!finite(partial(h, split), r)) compute_skipping_zeros(h, split, split_end, r);
         }
       }
     }
@@ -123,7 +127,7 @@ class DecodeTask {
     std::int64_t head;
   };
 
-  core::Tile keys_of(const Step& step) const {
+  core::Interval keys_of(const Step& step) const {
     const std::int64_t begin = step.index * plan_.step_keys;
     return {begin, std::min(begin + plan_.step_keys, s_.k_length)};
   }
@@ -137,7 +141,7 @@ class DecodeTask {
     return (first_head_ + head) * p_.group() + row / s_.q_length;
   }
 
-  // The first step after this one that any row sees; past the end when there is none.
+  // The first later step that any row sees; past the end when there is none.
   Step next(Step step) const {
     do {
       if (++step.head == heads_) step = {step.index + 1, 0};
@@ -147,13 +151,15 @@ class DecodeTask {
 
   bool sees(const Step& step) const {
     if (!masked_) return true;
-    const core::Tile keys = keys_of(step);
+    const core::Interval keys = keys_of(step);
     if (visible_.kind(keys.begin, keys.end) == core::TileKind::skip) return false;
     if (!p_.blocks) return true;
     const std::int64_t masks = p_.blocks.heads == 1 ? 1 : p_.group();
     for (std::int64_t g = 0; g < masks; ++g) {
       for (std::int64_t i = 0; i < s_.q_length; i += p_.blocks.block_q - i % p_.blocks.block_q) {
-        if (!KeptBlocks(p_.blocks, (first_head_ + step.head) * p_.group() + g, i, keys).empty()) return true;
+        const core::Interval queries{i, std::min(i + p_.blocks.block_q - i % p_.blocks.block_q, s_.q_length)};
+        const std::int64_t q_head = (first_head_ + step.head) * p_.group() + g;
+        if (core::any_visible(core::visible_keys(p_, s_, q_head, queries), keys)) return true;
       }
     }
     return false;
@@ -177,7 +183,7 @@ class DecodeTask {
 
   // The rows that are computed now.
   void clear(const PartialRows<A>& rows) const {
-    const std::int64_t count = computed_.end - computed_.begin;
+    const std::int64_t count = computed_.length();
     std::fill_n(rows.maximum + computed_.begin, count, std::numeric_limits<A>::lowest());
     std::fill_n(rows.sum + computed_.begin, count, A{0});
     std::memset(rows.out + computed_.begin * plan_.padded_v_dim, 0,
@@ -185,18 +191,14 @@ class DecodeTask {
   }
 
   bool finite(const PartialRows<A>& rows, std::int64_t r) const {
-    const Tag<A> d;
-    Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
-    for (std::int64_t c = 0; c < v_.padded(); c += lanes<A>()) {
-      check = hn::MulAdd(hn::LoadU(d, rows.out + r * plan_.padded_v_dim + c), hn::Zero(d), check);
-    }
-    return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+    return all_finite(rows.out + r * plan_.padded_v_dim, v_.padded());
   }
 
-  // A NaN or infinity among the values may have reached a row that does not see it, as 0 * NaN: once more,
-  // with a product that leaves out zeros. This row alone: the product rounds differently, and what is not finite in one
-  // query head must not change a bit of another.
-  void compute_carefully(std::int64_t head, std::int64_t split, std::int64_t split_end, std::int64_t row) {
+  // Computes a row again with a product that skips zeros: a NaN or an infinity among the values may
+  // have reached the row as 0 * NaN, although it does not see it. This row alone: the product
+  // rounds differently, and a non-finite value in one query head must not change a bit of another.
+  void compute_skipping_zeros(std::int64_t head, std::int64_t split, std::int64_t split_end,
+                              std::int64_t row) {
     computed_ = {row, row + 1};
     clear(partial(head, split));
     for (std::int64_t i = split * plan_.split_keys / plan_.step_keys; i < split_end; ++i) {
@@ -205,18 +207,19 @@ class DecodeTask {
     }
   }
 
-  void compute(const Step& step, std::int64_t split, const Step& ahead, bool careful) {
-    const core::Tile keys = keys_of(step);
+  void compute(const Step& step, std::int64_t split, const Step& ahead, bool skip_zeros) {
+    const core::Interval keys = keys_of(step);
     const PartialRows<A> rows = partial(step.head, split);
     Prefetch during_qk, during_pv;
-    if (!careful) plan_prefetches(step, ahead, during_qk, during_pv);
-    issue_qk(step, keys, during_qk);
+    if (!skip_zeros) plan_prefetches(step, ahead, during_qk, during_pv);
+    multiply_qk(step, keys, during_qk);
     for (std::int64_t r = computed_.begin; r < computed_.end; ++r) finish_row(step, keys, r, rows);
-    issue_pv(step, keys, rows, during_pv, careful);
+    multiply_pv(step, keys, rows, during_pv, skip_zeros);
   }
 
-  // What to fetch while a step computes. One head: its V, then K of the next step. Heads side by side: a
-  // share of the whole rows that all heads need at the next index, so that addresses ascend without gaps.
+  // What to fetch while a step computes. One head: its V, then K of the next step. Heads side by
+  // side: a share of the whole rows that all heads need at the next index, so that addresses ascend
+  // without gaps.
   void plan_prefetches(const Step& step, const Step& ahead, Prefetch& during_qk, Prefetch& during_pv) const {
     if (whole_rows_) {
       during_qk = share_of_rows(p_.k, p_.qk_dim, {step.index + 1, step.head});
@@ -235,14 +238,14 @@ class DecodeTask {
 
   Prefetch rows_of_step(const core::View& view, std::int64_t dim, const Step& step) const {
     if (step.index >= end_step_) return {};
-    const core::Tile keys = keys_of(step);
-    return Prefetch(key_row(view, step.head, keys.begin), dim, view.row_stride, keys.end - keys.begin);
+    const core::Interval keys = keys_of(step);
+    return Prefetch(key_row(view, step.head, keys.begin), dim, view.row_stride, keys.length());
   }
 
   Prefetch share_of_rows(const core::View& view, std::int64_t dim, const Step& step) const {
     if (step.index >= end_step_) return {};
-    const core::Tile keys = keys_of(step);
-    const std::int64_t count = keys.end - keys.begin;
+    const core::Interval keys = keys_of(step);
+    const std::int64_t count = keys.length();
     const std::int64_t begin = step.head * count / heads_, end = (step.head + 1) * count / heads_;
     return Prefetch(key_row(view, 0, keys.begin + begin), (heads_ - 1) * view.head_stride + dim,
                     view.row_stride, end - begin);
@@ -260,13 +263,13 @@ class DecodeTask {
 
   template <typename Body>
   HWY_INLINE void for_each_computed_block(const Body& body) const {
-    for_each_block_of_rows<A>(computed_.end - computed_.begin,
+    for_each_block_of_rows<A>(computed_.length(),
                               [&](auto count, std::int64_t r) HWY_ATTR { body(count, computed_.begin + r); });
   }
 
   // s = q k for the rows, a block of them at a time; the first one fetches what comes next.
-  void issue_qk(const Step& step, const core::Tile& keys, Prefetch& ahead) {
-    const Keys<T> k{key_row(p_.k, step.head, keys.begin), p_.k.row_stride, keys.end - keys.begin};
+  void multiply_qk(const Step& step, const core::Interval& keys, Prefetch& ahead) {
+    const Keys<T> k{key_row(p_.k, step.head, keys.begin), p_.k.row_stride, keys.length()};
     for_each_computed_block([&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
       A* s = t_.s + r * plan_.step_keys;
@@ -281,51 +284,44 @@ class DecodeTask {
   }
 
   // Scores of a row become probabilities: features, mask, online softmax, dropout.
-  void finish_row(const Step& step, const core::Tile& keys, std::int64_t r, const PartialRows<A>& rows) {
+  void finish_row(const Step& step, const core::Interval& keys, std::int64_t r, const PartialRows<A>& rows) {
     A* s = t_.s + r * plan_.step_keys;
-    const std::int64_t count = keys.end - keys.begin;
+    const std::int64_t count = keys.length();
     const std::int64_t i = r % s_.q_length;
-    if (features_) finish_scores(Head(p_, s_.index, q_head(step.head, r)), i, keys, s);
+    if (features_) {
+      score_row<A>(HeadView(p_, s_.index, q_head(step.head, r)), i, keys, s, nullptr,
+                   core::kMinusInfinity<A>);
+    }
     for (std::int64_t x = count; x % lanes<A>() != 0; ++x) s[x] = core::kMinusInfinity<A>;
     if (masked_) hide(step, keys, r, s);
     t_.alpha[r] = online_softmax(s, count, rows.maximum[r], rows.sum[r]);
-    if (p_.dropout) {
-      apply_dropout(Head(p_, s_.index, q_head(step.head, r)), i, keys.begin, keys.end, s);
-    }
+    if (p_.dropout) dropout_row(HeadView(p_, s_.index, q_head(step.head, r)), i, keys, s);
   }
 
-  // -inf where the row does not see.
-  void hide(const Step& step, const core::Tile& keys, std::int64_t r, A* s) const {
+  // Scores become -inf where the row does not see the key.
+  void hide(const Step& step, const core::Interval& keys, std::int64_t r, A* s) const {
     const std::int64_t i = r % s_.q_length;
-    const core::VisibleRange range = core::visible_range(s_.band, i, i + 1, s_.k_length);
-    const std::int64_t begin = std::clamp(range.begin, keys.begin, keys.end);
-    const std::int64_t end = std::clamp(range.end, begin, keys.end);
     std::int64_t at = keys.begin;
     auto hide_until = [&](std::int64_t until) {
-      if (at < until) std::fill(s + (at - keys.begin), s + (until - keys.begin), core::kMinusInfinity<A>);
+      std::fill(s + (at - keys.begin), s + (until - keys.begin), core::kMinusInfinity<A>);
     };
-    if (p_.blocks) {
-      const KeptBlocks kept(p_.blocks, q_head(step.head, r), i, {begin, end});
-      for (const std::int32_t block : kept) {
-        hide_until(std::max(begin, block * p_.blocks.block_k));
-        at = std::min(end, (block + std::int64_t{1}) * p_.blocks.block_k);
-      }
-    } else if (begin < end) {
-      hide_until(begin);
-      at = end;
-    }
+    core::for_each_tile(core::visible_keys(p_, s_, q_head(step.head, r), {i, i + 1}), keys, keys.length(),
+                        [&](const core::TileRange& visible) {
+                          hide_until(visible.begin);
+                          at = visible.end;
+                        });
     hide_until(keys.end);
   }
 
   // o = alpha o + p v, a block of rows at a time.
-  void issue_pv(const Step& step, const core::Tile& keys, const PartialRows<A>& rows, Prefetch& ahead,
-                bool careful) {
-    const Keys<T> v{key_row(p_.v, step.head, keys.begin), p_.v.row_stride, keys.end - keys.begin};
+  void multiply_pv(const Step& step, const core::Interval& keys, const PartialRows<A>& rows, Prefetch& ahead,
+                   bool skip_zeros) {
+    const Keys<T> v{key_row(p_.v, step.head, keys.begin), p_.v.row_stride, keys.length()};
     for_each_computed_block([&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
       const ValueBlock<A> block{t_.s + r * plan_.step_keys, plan_.step_keys, t_.alpha + r,
                                 rows.out + r * plan_.padded_v_dim, plan_.padded_v_dim};
-      if (careful) return add_values_carefully<kCount>(v, v_, block);
+      if (skip_zeros) return add_values_skipping_zeros<kCount>(v, v_, block);
       if constexpr (kHasBf16) {
         if (dot_) {
           for (int x = 0; x < kCount; ++x) round_to_bf16(t_.s + (r + x) * plan_.step_keys, plan_.step_keys);
@@ -339,12 +335,12 @@ class DecodeTask {
   const core::Problem& p_;
   const DecodePlan& plan_;
   const DecodePartials& partials_;
-  const DecodeScratch<A>& t_;
+  const DecodeMemory<A>& t_;
   core::Sequence s_;
   std::int64_t first_head_;
   std::int64_t heads_;
   std::int64_t rows_;
-  core::Tile computed_{};  // of the rows: all of them, or one that is computed again
+  core::Interval computed_{};  // of the rows: all of them, or one that is computed again
   Slots<A> qk_, v_;
   core::VisibleRange visible_;  // to any row
   bool masked_;
@@ -354,7 +350,8 @@ class DecodeTask {
   std::int64_t end_step_ = 0;
 };
 
-// out = sum of exp(maximum - largest) o / sum of exp(maximum - largest) sum over the splits, in order.
+// out = sum of exp(maximum - largest) o / sum of exp(maximum - largest) sum over the splits, in
+// order.
 template <typename T>
 void merge_rows(const core::Problem& p, const DecodePlan& plan, std::int64_t index,
                 const DecodePartials& partials) {
@@ -390,47 +387,38 @@ void merge_rows(const core::Problem& p, const DecodePlan& plan, std::int64_t ind
   }
 }
 
-void run_decode_task(const core::Problem& p, const DecodePlan& plan, std::int64_t task,
-                     const DecodePartials& partials, std::byte* memory) {
-  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR {
-    Arena arena(memory);
-    const DecodeScratch<core::Accumulator<T>> scratch(arena, p, plan);
-    const std::int64_t first = task % plan.split_tasks * plan.task_splits, heads = task / plan.split_tasks;
-    DecodeTask<T>(p, plan, partials, scratch, heads / plan.head_tasks,
-                  heads % plan.head_tasks * plan.task_heads)
-        .run(first, first + plan.task_splits);
-  });
-}
-
-void merge_decode(const core::Problem& p, const DecodePlan& plan, std::int64_t index,
-                  const DecodePartials& partials) {
-  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { merge_rows<T>(p, plan, index, partials); });
-}
-
-std::size_t decode_worker_bytes(const core::Problem& p, const DecodePlan& plan) {
-  Arena arena;
-  if (p.dtype == DType::fp64) {
-    DecodeScratch<double>(arena, p, plan);
-  } else {
-    DecodeScratch<float>(arena, p, plan);
-  }
-  return arena.used();
-}
-
-std::int64_t decode_lanes(bool fp64) { return fp64 ? lanes<double>() : lanes<float>(); }
-
-inline constexpr DecodeEngine kDecodeEngine{decode_lanes, decode_worker_bytes, run_decode_task, merge_decode};
+extern const DecodeOps kDecodeOps;
+constinit const DecodeOps kDecodeOps{
+    .lanes =
+        [](DType dtype) {
+          return core::with_type(dtype, []<typename T>() HWY_ATTR { return lanes<core::Accumulator<T>>(); });
+        },
+    .worker_bytes =
+        [](const core::Problem& p, const DecodePlan& plan) {
+          Arena arena;
+          core::with_type(p.dtype,
+                          [&]<typename T>() HWY_ATTR { DecodeMemory<core::Accumulator<T>>(arena, p, plan); });
+          return arena.used();
+        },
+    .run_task =
+        [](const core::Problem& p, const DecodePlan& plan, std::int64_t task, const DecodePartials& partials,
+           std::byte* bytes) {
+          core::with_type(p.dtype, [&]<typename T>() HWY_ATTR {
+            Arena arena(bytes);
+            const DecodeMemory<core::Accumulator<T>> memory(arena, p, plan);
+            const std::int64_t first = task % plan.split_tasks * plan.task_splits;
+            const std::int64_t heads = task / plan.split_tasks;
+            DecodeTask<T>(p, plan, partials, memory, heads / plan.head_tasks,
+                          heads % plan.head_tasks * plan.task_heads)
+                .run(first, first + plan.task_splits);
+          });
+        },
+    .merge =
+        [](const core::Problem& p, const DecodePlan& plan, std::int64_t index,
+           const DecodePartials& partials) {
+          core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { merge_rows<T>(p, plan, index, partials); });
+        }};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif
-
-#if HWY_ONCE
-#include "cpu/engine_of.h"
-
-namespace tessera::cpu {
-
-const DecodeEngine* decode_engine(Target target) { return TESSERA_ENGINE_OF(target, kDecodeEngine); }
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE

@@ -8,9 +8,9 @@
 
 namespace tessera::cpu {
 
-// cpu.flash2 has the queries of one head in its lanes: with few of them most of its work is wasted, whatever
-// the group. Measured in fp32: over 8192 keys 16 queries take half the time here, 48 as long; over 64 keys 16
-// queries take as long.
+// cpu.flash2 has the queries of one head in its lanes: with few of them most of its work is wasted,
+// whatever the group. Measured in fp32: over 8192 keys 16 queries take half the time here, 48 as
+// long; over 64 keys 16 queries take as long.
 inline constexpr std::int64_t kMostDecodeQueries = 16;
 
 // Whether, and why, the kernel cannot serve a problem.

@@ -1,6 +1,6 @@
-// The pieces of cpu.decode: rows of any length as whole vectors, prefetches, the two products and the softmax
-// between them. head_dim in lanes for the products, keys in lanes for the softmax. Included once per target.
-#include <hwy/contrib/math/math-inl.h>
+// The pieces of cpu.decode: rows of any length as whole vectors, prefetches, the two products and
+// the softmax between them. The products have head_dim in the lanes, the softmax has keys. Included
+// once per target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "cpu/flash2/vector/vector-inl.h"
-#include "cpu/head.h"
 
 // clang-format off
 #if defined(TESSERA_CPU_SIMD_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -23,11 +22,11 @@
 #endif
 // clang-format on
 
-#if HWY_TARGET != HWY_SCALAR  // cpu.flash2 serves there
+#if HWY_TARGET != HWY_SCALAR  // cpu.decode requires vectors
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
-// ---- rows in memory --------------------------------------------------------------------------------------
+// ---- rows in memory -----------------------------------------------------------------------------
 
 // Keys or values of one head in their own type: row j is at data + j * stride.
 template <typename T>
@@ -39,9 +38,9 @@ struct Keys {
   HWY_INLINE const T* row(std::int64_t j) const { return data + j * stride; }
 };
 
-// A row of `dim` elements as whole vectors ("slots"). The last slot of a row that is no multiple of a vector
-// ends with the row and overlaps the slot before it, so that nothing outside the row is read; a row shorter
-// than a vector is copied first.
+// A row of `dim` elements as whole vectors ("slots"). The last slot of a row that is no multiple of
+// a vector ends with the row and overlaps the slot before it, so that nothing outside the row is
+// read; a row shorter than a vector is copied first.
 template <typename A>
 class Slots {
  public:
@@ -96,8 +95,8 @@ class Slots {
   std::int64_t count_;
 };
 
-// To the second-level cache. To the first one is much slower: there the line waits in one of few miss
-// buffers.
+// Fetches a line to the second-level cache. Fetching to the first one is much slower: there the
+// line waits in one of few miss buffers.
 HWY_INLINE void fetch_line(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 // The lines of rows that are needed soon, fetched a few at a time in the order of their addresses.
@@ -114,8 +113,8 @@ class Prefetch {
         row_left_(row_lines_),
         rows_left_(rows) {}
 
-  // Fetches one line of every page of the rows: by the time their lines are wanted, the translation is known
-  // and no prefetch waits for it.
+  // Fetches one line of every page of the rows: when their lines are needed, the translation is
+  // known and no prefetch waits for it.
   HWY_INLINE void touch_pages() const {
     constexpr std::int64_t kPage = 4096;
     const std::int64_t stride = gap_ + row_lines_ * kLine;
@@ -125,8 +124,8 @@ class Prefetch {
     }
   }
 
-  // Fetches as many lines, or what is left of the row. In a loop call it on a local copy, which lives in
-  // registers: through memory, counting takes longer than the products.
+  // Fetches as many lines, or what is left of the row. In a loop call it on a local copy, which
+  // lives in registers: through memory, counting takes longer than the products.
   template <int Lines>
   HWY_INLINE void lines() {
     if (rows_left_ == 0) return;
@@ -153,10 +152,10 @@ class Prefetch {
   std::int64_t rows_left_ = 0;
 };
 
-// The compiler reads again what lies behind the pointer. Products take one operand from the first-level cache
-// each time, although a register would hold it: with busy load pipes fp32 reads memory a third faster in
-// (batch, sequence, heads, head_dim) on Zen 4, probably because prefetches then do not come in bursts
-// (docs/kernels/cpu.md).
+// Makes the compiler read again what lies behind the pointer. Products then take one operand from
+// the first-level cache each time, although a register would hold it. With busy load pipes fp32
+// reads memory a third faster in (batch, sequence, heads, head_dim) on Zen 4, probably because
+// prefetches do not come in bursts (docs/kernels/cpu.md).
 template <typename T>
 HWY_INLINE void read_again([[maybe_unused]] const T*& from) {
 #if HWY_TARGET == HWY_AVX3 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
@@ -164,7 +163,7 @@ HWY_INLINE void read_again([[maybe_unused]] const T*& from) {
 #endif
 }
 
-// Whether P V reads values again for each row: only where that needs no conversion.
+// Whether P V reads values again for each row: only where they need no conversion.
 template <typename T>
 inline constexpr bool kRereadValues = (HWY_TARGET == HWY_AVX3) && std::is_same_v<T, core::Accumulator<T>>;
 
@@ -174,35 +173,16 @@ constexpr int lines_of(std::int64_t count) {
   return std::max(1, static_cast<int>(count * static_cast<std::int64_t>(sizeof(T)) / 64));
 }
 
-// Lanes of a vector, to count lines with. SVE's are taken for 256 bits: longer ones then fetch less ahead.
+// Lanes of a vector, to count lines with. SVE's are taken for 256 bits: longer ones then fetch less
+// ahead.
 template <typename A>
 inline constexpr int kFetchLanes = HWY_HAVE_SCALABLE ? 32 / static_cast<int>(sizeof(A))
                                                      : static_cast<int>(hn::MaxLanes(Tag<A>()));
 
-// The kept blocks that touch `keys` in the row of blocks of query i.
-class KeptBlocks {
- public:
-  KeptBlocks(const core::BlockView& blocks, std::int64_t q_head, std::int64_t i, const core::Tile& keys) {
-    const std::int64_t row = (blocks.heads == 1 ? 0 : q_head) * blocks.q_blocks + i / blocks.block_q;
-    const std::int32_t* first = blocks.columns + blocks.row_offsets[row];
-    const std::int32_t* last = blocks.columns + blocks.row_offsets[row + 1];
-    begin_ = std::lower_bound(first, last, keys.begin / blocks.block_k);
-    end_ = keys.begin < keys.end ? std::upper_bound(begin_, last, (keys.end - 1) / blocks.block_k) : begin_;
-  }
+// ---- blocks of rows -----------------------------------------------------------------------------
 
-  const std::int32_t* begin() const { return begin_; }
-  const std::int32_t* end() const { return end_; }
-  bool empty() const { return begin_ == end_; }
-
- private:
-  const std::int32_t* begin_;
-  const std::int32_t* end_;
-};
-
-// ---- blocks of rows --------------------------------------------------------------------------------------
-
-// Sums of the register block of score_rows. Arm's vectors are short for their 32 registers; elsewhere one vector
-// takes the sums.
+// Sums of the register block of score_rows. Arm's vectors are short for their 32 registers;
+// elsewhere one vector takes the sums.
 template <typename A>
 inline constexpr int kScores = HWY_ARCH_ARM ? 16 : static_cast<int>(hn::MaxLanes(Tag<A>()));
 
@@ -219,9 +199,9 @@ HWY_INLINE void for_each_block_of_rows(std::int64_t count, const Body& body) {
 }
 
 #if HWY_ARCH_ARM
-// to[i] = the sum of the lanes of x[i], of which `width` are left to be added: neighbours in every vector, then
-// neighbours of what that gave, so that half as many vectors hold twice as many sums. Every sum is added up in the
-// same order, whatever its place.
+// to[i] = the sum of the lanes of x[i], of which `width` are left to be added: neighbours in every
+// vector, then neighbours of what that gave, so that half as many vectors hold twice as many sums.
+// Every sum is added up in the same order, whatever its place.
 template <typename A, int Count>
 HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* HWY_RESTRICT to,
                                     std::int64_t width = lanes<A>()) {
@@ -244,8 +224,8 @@ HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* HWY_RESTRICT to,
   }
 }
 #else
-// Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes. Every sum
-// is added up in the same order, whatever its place.
+// Lane i of the result is the sum of the lanes of x[i], for as many vectors as a vector has lanes.
+// Every sum is added up in the same order, whatever its place.
 template <typename A>
 HWY_INLINE Vector<A> sums_of_lanes(const Vector<A> (&x)[hn::MaxLanes(Tag<A>())]) {
   const Tag<A> d;
@@ -287,7 +267,8 @@ HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* to) {
 }
 #endif
 
-// s[r][j] = q[r] . k[j] for Rows rows of queries and all keys; s has room for whole vectors of keys.
+// s[r][j] = q[r] . k[j] for Rows rows of queries and all keys; s has room for whole vectors of
+// keys.
 template <int Rows, typename T, typename A>
 HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* HWY_RESTRICT q,
                              A* HWY_RESTRICT s, std::int64_t s_row, Prefetch& prefetch) {
@@ -331,43 +312,10 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
   prefetch = ahead;
 }
 
-// ---- between the products --------------------------------------------------------------------------------
+// ---- between the products -----------------------------------------------------------------------
 
-// Scores of row i, keys in lanes, become what the softmax takes: softcap, bias, ALiBi. Lanes past the keys
-// hold anything.
-template <typename A>
-HWY_INLINE void finish_scores(const Head& head, std::int64_t i, const core::Tile& keys, A* s) {
-  const Tag<A> d;
-  const core::Problem& p = head.p;
-  const std::int64_t count = keys.end - keys.begin;
-  if (p.softcap != 0) {
-    const Vector<A> cap = hn::Set(d, static_cast<A>(p.softcap));
-    const Vector<A> inverse_cap = hn::Set(d, static_cast<A>(1 / p.softcap));
-    for (std::int64_t x = 0; x < count; x += lanes<A>()) {
-      hn::StoreU(hn::Mul(cap, hn::Tanh(d, hn::Mul(hn::LoadU(d, s + x), inverse_cap))), d, s + x);
-    }
-  }
-  if (p.has_bias) {
-    core::with_type(p.bias_dtype, [&]<typename B>() HWY_ATTR {
-      const B* bias = p.bias.row<const B>(head.s.index, head.q_head, i) + keys.begin;
-      for (std::int64_t x = 0; x < count; ++x) {
-        s[x] = cpu::add_bias(s[x], static_cast<A>(core::Element<B>::load(bias[x])));
-      }
-    });
-  }
-  if (p.alibi_slopes != nullptr) {
-    const Vector<A> slope =
-        hn::Set(d, static_cast<A>(p.alibi_slopes[head.s.index * p.alibi_batch_stride + head.q_head]));
-    const std::int64_t diagonal = i + head.s.band.diagonal;
-    for (std::int64_t x = 0; x < count; x += lanes<A>()) {
-      const Vector<A> distance = hn::Iota(d, static_cast<A>(keys.begin + x - diagonal));
-      hn::StoreU(hn::NegMulAdd(slope, hn::Abs(distance), hn::LoadU(d, s + x)), d, s + x);
-    }
-  }
-}
-
-// Scores become exp(score - maximum), with the maximum raised to the largest of them; the sum grows. Returns
-// the factor for what was accumulated before. Lanes past `count` must be -inf.
+// Scores become exp(score - maximum), with the maximum raised to the largest of them; the sum
+// grows. Returns the factor for what was accumulated before. Lanes past `count` must be -inf.
 template <typename A>
 HWY_INLINE A online_softmax(A* s, std::int64_t count, A& maximum, A& sum) {
   const Tag<A> d;
@@ -390,7 +338,7 @@ HWY_INLINE A online_softmax(A* s, std::int64_t count, A& maximum, A& sum) {
   return alpha;
 }
 
-// ---- P V -------------------------------------------------------------------------------------------------
+// ---- P V ----------------------------------------------------------------------------------------
 
 // Probabilities and outputs of a block of rows.
 template <typename A>
@@ -474,9 +422,10 @@ HWY_INLINE void add_values(const Keys<T>& v, const Slots<A>& slots, const ValueB
   for (; x < slots.count(); ++x) add_columns<Rows, 1, false>(v, slots, x, block, ahead);
 }
 
-// As add_values, but a probability of 0 keeps out its value, be it NaN or infinite.
+// As add_values without the terms in which p is 0, where the value may be NaN or infinite.
 template <int Rows, typename T, typename A>
-HWY_NOINLINE void add_values_carefully(const Keys<T>& v, const Slots<A>& slots, const ValueBlock<A>& block) {
+HWY_NOINLINE void add_values_skipping_zeros(const Keys<T>& v, const Slots<A>& slots,
+                                            const ValueBlock<A>& block) {
   const Tag<A> d;
   for (int r = 0; r < Rows; ++r) {
     for (std::int64_t x = 0; x < slots.count(); ++x) {

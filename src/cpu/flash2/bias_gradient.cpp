@@ -1,21 +1,21 @@
 #include "cpu/flash2/bias_gradient.h"
 
 #include "core/base/arena.h"
-#include "cpu/flash2/vector/bias_gradient.h"
+#include "cpu/engine.h"
 #include "cpu/machine/parallel_for.h"
 
 namespace tessera::cpu {
 
 std::size_t bias_gradient_bytes(const core::Problem& p, int workers) {
   if (!p.has_grad_bias) return 0;
-  return core::workspace_bytes(0, bias_gradient_engine(active_target())->worker_bytes(p), workers);
+  return core::workspace_bytes(0, active_engine(p.dtype).bias_gradient.worker_bytes(p), workers);
 }
 
 void bias_gradient(const core::Problem& p, int workers, const registry::Resources& resources) {
-  const BiasGradientEngine* engine = bias_gradient_engine(active_target());
-  const std::size_t bytes = engine->worker_bytes(p);
-  parallel_for(*resources.executor, workers, engine->tasks(p), [&](std::int64_t task, int worker) {
-    engine->run_task(p, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
+  const BiasGradientOps& ops = active_engine(p.dtype).bias_gradient;
+  const std::size_t bytes = ops.worker_bytes(p);
+  parallel_for(*resources.executor, workers, ops.tasks(p), [&](std::int64_t task, int worker) {
+    ops.run_task(p, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
   });
 }
 

@@ -1,36 +1,39 @@
-// cpu.flash2, forward, on vectors: how a problem is cut, and the entry points of each instruction set.
+// cpu.flash2, forward: how a problem is cut into tasks, and what an engine supplies.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/problem.h"
+#include "cpu/flash2/tuning.h"
 #include "cpu/machine/target.h"
 
 namespace tessera::cpu {
 
 struct ForwardPlan {
-  std::int64_t tile_rows = 0;     // queries per tile: the lanes of a few vectors
-  std::int64_t block_k = 0;       // keys per step of the longest sequence, which has the most
-  std::int64_t asked_keys = 0;    // by TESSERA_BLOCK_K; 0: none are
-  std::int64_t fitting_keys = 0;  // that the caches suggest for a step
-  std::int64_t tiles = 1;         // of the longest sequence
-  std::int64_t whole = 0;         // the first heads (of batch * q_heads) have one task each,
-  std::int64_t chunks = 1;        // the others so many,
-  std::int64_t chunk_tiles = 1;   // of so many tiles
-  bool copy_k = false;            // K is copied to contiguous accumulators
+  std::int64_t tile_rows = 0;        // queries per tile: the lanes of a few vectors
+  std::int64_t block_k = 0;          // keys per step of the longest sequence, which has the most
+  std::int64_t forced_block_k = 0;   // by TESSERA_BLOCK_K; 0: not forced
+  std::int64_t fitting_keys = 0;     // keys per step that the caches suggest
+  std::int64_t tiles = 1;            // of the longest sequence
+  std::int64_t unsplit_heads = 0;    // the first heads (of batch * q_heads) have one task each,
+  std::int64_t splits_per_head = 1;  // each other head so many,
+  std::int64_t split_tiles = 1;      // of so many tiles
+  bool copy_k = false;               // K is copied to contiguous accumulators
   bool copy_v = false;
 
-  // Keys per step of a sequence, which follow from its own length. A row's sums grow step by step: with more than 2048
-  // of them, uniform rows of a million keys miss the contract in fp32.
-  [[nodiscard]] std::int64_t keys_per_step(std::int64_t k_length) const {
-    if (asked_keys != 0) return asked_keys;
-    constexpr std::int64_t kMostSteps = 2048;
-    const std::int64_t fitting = std::max(fitting_keys, k_length / kMostSteps);
-    return std::clamp<std::int64_t>(fitting / 32 * 32, 64, 512);
-  }
+  // Keys per step of a sequence, which follow from its own length. A row's sums grow step by step:
+  // with more than 2048 steps, uniform rows of a million keys miss the contract in fp32.
+  [[nodiscard]] std::int64_t keys_per_step(std::int64_t k_length) const;
 };
+
+// The plan for `workers` workers, on a target with tiles of `tile_rows` queries.
+ForwardPlan forward_plan(const core::Problem& p, Target target, std::int64_t tile_rows, const Tuning& tuning,
+                         int workers);
+
+// Whether rows of K or V are copied to contiguous accumulators. They are where they are something
+// else; but contiguity does not pay off when fewer queries than a tile read them.
+bool copies_rows(const core::Problem& p, const core::View& view, std::int64_t dim, std::int64_t tile_rows);
 
 // One task of a plan: some tiles of queries of one head.
 struct ForwardTask {
@@ -39,29 +42,20 @@ struct ForwardTask {
   std::int64_t end_tile = 0;
 };
 
-inline std::int64_t task_count(const ForwardPlan& plan, std::int64_t heads) {
-  return plan.whole + (heads - plan.whole) * plan.chunks;
-}
+std::int64_t task_count(const ForwardPlan& plan, std::int64_t heads);
 
-// Whole heads come first, then chunks: those with the last queries, which see most under a causal mask, before the
-// others, so that the longest do not come last.
-inline ForwardTask task_of(const ForwardPlan& plan, std::int64_t heads, std::int64_t task) {
-  if (task < plan.whole) return {task, 0, plan.tiles};
-  const std::int64_t rest = heads - plan.whole, chunk = plan.chunks - 1 - (task - plan.whole) / rest;
-  return {plan.whole + (task - plan.whole) % rest, chunk * plan.chunk_tiles, (chunk + 1) * plan.chunk_tiles};
-}
+// Unsplit heads come first. Of the split ones the last queries come first: under a causal mask they
+// see most keys, and the longest tasks must not come last.
+ForwardTask task_of(const ForwardPlan& plan, std::int64_t heads, std::int64_t task);
 
 // The forward kernel compiled for one instruction set.
-struct ForwardEngine {
+struct ForwardOps {
   // Queries per tile.
-  std::int64_t (*tile_rows)(bool fp64);
-  // Memory that a worker needs; its first 8 bytes must be 0 before its first task.
+  std::int64_t (*tile_rows)(DType dtype);
+  // The memory of a worker; its first 8 bytes must be 0 before the worker's first task.
   std::size_t (*worker_bytes)(const core::Problem& p, const ForwardPlan& plan);
-  // Task number `task`, in a worker's memory.
+  // Runs task number `task` in a worker's memory.
   void (*run_task)(const core::Problem& p, const ForwardPlan& plan, std::int64_t task, std::byte* memory);
 };
-
-// Null for Target::portable.
-const ForwardEngine* forward_engine(Target target);
 
 }  // namespace tessera::cpu

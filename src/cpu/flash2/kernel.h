@@ -1,4 +1,4 @@
-// cpu.flash2: the entries for the registry. Each picks the best instruction set of the machine.
+// cpu.flash2: what the registry calls. Each function uses the best instruction set of this CPU.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ std::string flash2_backward_details(const core::Problem& p, const registry::Conf
 
 void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
                     const registry::Resources& resources);
-// The same, but passes over the sequences of at most so many queries.
+// The same without the sequences of at most so many queries.
 void flash2_forward_longer_than(const core::Problem& p, const registry::Configuration& configuration,
                                 const registry::Resources& resources, std::int64_t queries);
 void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,

@@ -14,7 +14,7 @@
 namespace tessera::cpu {
 namespace {
 
-// More CPUs than any machine has: a quota beyond is none.
+// More CPUs than any machine has: a larger quota is no quota.
 constexpr std::int64_t kMany = 1 << 16;
 
 std::optional<int> fewer(std::optional<int> a, std::optional<int> b) {
@@ -29,7 +29,7 @@ std::istringstream stream_of(const std::string& text) {
   return stream;
 }
 
-// Of microseconds that the group may compute in each period. What is no number ("max", "-1", an
+// The CPUs of a quota of microseconds in each period. Text that is not a number ("max", "-1", an
 // empty file) is no quota.
 std::optional<int> cpus_of(const std::string& quota_and_period) {
   std::int64_t quota = 0, period = 0;
@@ -38,7 +38,7 @@ std::optional<int> cpus_of(const std::string& quota_and_period) {
   return static_cast<int>((quota + period - 1) / period);
 }
 
-// The smallest quota of a group and of those around it, up to the root of what is mounted.
+// The smallest quota of a group and of the groups around it, up to the mounted root.
 template <typename QuotaOf>
 std::optional<int> smallest_quota(std::string group, const QuotaOf& quota_of) {
   std::optional<int> least;
@@ -63,7 +63,7 @@ std::string text_of(const std::string& path) {
 }
 
 int allowed_cpus() {
-  cpu_set_t cpus;  // of 1024: where there are more the system refuses, and all count
+  cpu_set_t cpus;  // of 1024: on larger machines the system refuses, and all CPUs count
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) return CPU_COUNT(&cpus);
   return static_cast<int>(std::thread::hardware_concurrency());
 }

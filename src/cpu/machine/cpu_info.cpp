@@ -57,11 +57,11 @@ Caches ask_caches() noexcept {
 }  // namespace
 
 const Caches& caches() noexcept {
-  static const Caches found = ask_caches();  // asked in every call; some systems go to files for it
+  static const Caches found = ask_caches();  // every call needs it, and some systems read files for it
   return found;
 }
 
-bool has_two_wide_multipliers() noexcept {
+bool has_two_avx512_units() noexcept {
 #if defined(__x86_64__)
   return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
 #else

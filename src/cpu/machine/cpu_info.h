@@ -1,4 +1,4 @@
-// What the CPU at hand is: its name, instruction sets and caches, as far as kernels and people need them.
+// Facts about this CPU: its name, instruction sets and caches.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,13 @@
 
 namespace tessera::cpu {
 
-// The maker's name, or the architecture when the system does not tell.
+// The name that the maker gave it, or the architecture when the system does not know it.
 std::string model_name();
 
-// The vector instruction sets that this CPU and operating system offer, as in "SSE4.2 AVX2 AVX-512".
+// The vector instruction sets of this CPU and operating system, as in "SSE4.2 AVX2 AVX-512".
 std::string instruction_sets();
 
-// Cache sizes in bytes; a usual value where the system does not tell.
+// Cache sizes in bytes; a usual value where the system does not know them.
 struct Caches {
   std::size_t l1 = 32 << 10;
   std::size_t l2 = 1 << 20;
@@ -20,8 +20,8 @@ struct Caches {
 };
 const Caches& caches() noexcept;
 
-// Whether a core multiplies two 512-bit vectors per cycle (Intel's servers) and not one (Zen 4): it then wants
-// operands faster than a second-level cache gives them.
-bool has_two_wide_multipliers() noexcept;
+// Whether a core multiplies two 512-bit vectors per cycle (Intel's servers) instead of one (Zen 4):
+// it then needs operands faster than a second-level cache delivers them.
+bool has_two_avx512_units() noexcept;
 
 }  // namespace tessera::cpu

@@ -1,4 +1,4 @@
-// Tasks spread over workers by an atomic counter.
+// Spreads tasks over workers by an atomic counter.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace tessera::cpu {
 
 // Calls body(task, worker) for every task in [0, tasks); tasks are handed out in ascending order.
 // `worker` is below `workers`, and no two calls with the same worker overlap. The body does not
-// throw and computes in the default floating-point environment, whatever that of the executor's
-// threads is. Only what the executor throws leaves this.
+// throw. It computes in the default floating-point environment, whatever that of the executor's
+// threads is. Only exceptions of the executor leave this function.
 template <typename Body>
 void parallel_for(Executor& executor, int workers, std::int64_t tasks, const Body& body) {
   struct Shared {

@@ -38,7 +38,8 @@ const char* name(Target target) noexcept {
 #if defined(__x86_64__)
 namespace {
 
-// AMX-BF16 in the CPU, and the operating system's permission to use the tiles, which a process must ask for once.
+// Whether the CPU has AMX-BF16 and the operating system lets this process use the tiles: a process
+// must request that once.
 bool may_use_amx() {
   unsigned int a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned int kBf16 = 1U << 22, kTile = 1U << 24;
@@ -78,7 +79,8 @@ namespace {
 std::vector<Target> find_targets() {
   std::vector<Target> result;
 #if defined(__x86_64__)
-  // What Highway's targets of these names may use; __builtin_cpu_supports also asks the operating system.
+  // The features that Highway's targets of these names use. __builtin_cpu_supports also asks the
+  // operating system.
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
@@ -105,7 +107,7 @@ std::vector<Target> find_targets() {
 }  // namespace
 
 const std::vector<Target>& available_targets() {
-  static constinit core::Lazy<const std::vector<Target>> targets;  // asked several times in a call
+  static constinit core::Lazy<const std::vector<Target>> targets;  // a call needs them several times
   return targets.get(find_targets);
 }
 
@@ -121,7 +123,7 @@ Target active_target() {
   core::refuse("TESSERA_TARGET is '", *asked, "'; on this CPU it must be one of: ", names);
 }
 
-Target target_for(Target target, DType dtype) noexcept {
+Target target_for_type(Target target, DType dtype) noexcept {
   const bool more = target == Target::avx512_bf16 || target == Target::amx;
   return more && dtype != DType::bf16 ? Target::avx512 : target;
 }

@@ -16,13 +16,13 @@
 namespace tessera::cpu {
 namespace {
 
-// A worker that takes so much longer than the caller does not have a CPU for itself.
+// A worker that takes this much longer than the caller has no CPU of its own.
 constexpr std::chrono::microseconds kPatience{200};
 
 constinit core::Lazy<ThreadPool> process_pool;
 
-// What has to happen when this code is loaded and when it is unloaded, be it with a plugin or as
-// the process exits.
+// The work to do when this code is loaded and when it is unloaded, with a plugin or at the exit of
+// the process.
 struct Loaded {
   Loaded() {
     // The child has none of the parent's threads, and some of them may have held locks of the
@@ -35,9 +35,9 @@ struct Loaded {
 };
 const Loaded loaded;
 
-// While one lives, threads that the calling thread starts have all signals blocked, so that
-// handlers of the process run on threads of its own. What reports a fault of the thread itself
-// stays: blocked, it would end the process unreported.
+// While one lives, threads that the calling thread starts have all signals blocked, so that the
+// process's handlers run on its own threads. Signals that report a fault of the thread itself stay:
+// blocked, they would end the process unreported.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -110,7 +110,8 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
   }
 }
 
-// Starts threads until there are `threads`. When the system refuses, the pool goes on with what it has.
+// Starts threads until there are `threads`. When the system refuses, the pool goes on with what it
+// has.
 void ThreadPool::grow(int threads) {
   if (retired_ || threads <= static_cast<int>(workers_.size())) return;
   const SignalsBlocked blocked;
@@ -126,10 +127,11 @@ void ThreadPool::grow(int threads) {
   }
 }
 
-// Says where the pool's threads may run and how many of them, from the first on, may help with the job. They run where its
-// caller may. A job with a worker for every CPU gets one thread on each, none on the caller's: left alone, Linux wakes threads
-// after a pause beside the caller or each other and moves them milliseconds later (docs/kernels/cpu.md). With fewer workers
-// the choice is left to Linux, which knows who else is busy.
+// Sets where the pool's threads may run and how many of them, from the first on, may help with the
+// job. They run where its caller may. A job with a worker for every CPU gets one thread on each
+// CPU, none on the caller's: Linux alone would wake threads after a pause beside the caller or each
+// other and move them milliseconds later (docs/kernels/cpu.md). With fewer workers the choice is
+// left to Linux, which knows the other load.
 void ThreadPool::place(Job& job) {
   job.helpers = static_cast<int>(workers_.size());
   const int here = sched_getcpu();
@@ -151,7 +153,7 @@ void ThreadPool::place(Job& job) {
   }
 }
 
-// The caller has nothing left to do: whoever still works at the job may also run where the caller did.
+// The caller is done: threads still working on this job may also use the caller's CPU.
 void ThreadPool::release(const Job& job) {
   if (CPU_COUNT(&job.cpus) == 0) return;
   for (Worker& worker : workers_) {
@@ -189,7 +191,7 @@ void ThreadPool::work(int thread) {
 }
 
 void ThreadPool::add(Job& job) {
-  Job** end = &jobs_;  // at the end: earlier calls are served first
+  Job** end = &jobs_;  // at the end: workers take earlier calls first
   while (*end != nullptr) end = &(*end)->next;
   *end = &job;
 }

@@ -13,10 +13,10 @@
 
 namespace tessera::cpu {
 
-// Workers wait for jobs; the calling thread always works on its own job too, so a call finishes
-// even when every worker is busy elsewhere, or when the pool has none. That makes nested and
-// concurrent calls safe. Its threads are named tessera-1, tessera-2 ... and run no signal handlers
-// but those for faults of their own.
+// Workers wait for jobs. The calling thread always works on its own job too, so a call finishes
+// even when every worker is busy elsewhere or the pool has none: nested and concurrent calls are
+// safe. The threads are named tessera-1, tessera-2 ... and run no signal handlers but those for
+// their own faults.
 class ThreadPool final : public Executor {
  public:
   ThreadPool() noexcept : process_(getpid()) {}
@@ -27,13 +27,13 @@ class ThreadPool final : public Executor {
   [[nodiscard]] int concurrency() const override;
   void run(int workers, void (*body)(void* context, int worker), void* context) override;
 
-  // Ends the threads for good if all of them are idle: calls that come later run on their callers
-  // alone. If one is at work, nothing happens.
+  // Ends the threads for good if all of them are idle: later calls run on their callers alone. If a
+  // thread is busy, nothing happens.
   void retire();
 
   // The pool of this process, made on first use and never destroyed. A forked child gets a fresh
   // one, since threads do not survive a fork. The pool retires when its code is unloaded with a
-  // plugin, so that no thread returns into code that is gone. The same happens when the process
+  // plugin, so that no thread returns into code that is gone. It also retires when the process
   // exits, unless a call is in progress: exit does not wait for it.
   static ThreadPool& instance();
 
@@ -44,7 +44,7 @@ class ThreadPool final : public Executor {
     void* context;
     int next_worker;   // the next number to hand out
     int workers;       // how many there are
-    int helpers = 0;   // the pool's first so many threads may take one
+    int helpers = 0;   // only the pool's first so many threads may take a number
     cpu_set_t cpus{};  // where the caller may run
     int running = 0;   // handed out to pool threads and not yet back
     Job* next = nullptr;
@@ -52,8 +52,8 @@ class ThreadPool final : public Executor {
 
   struct Worker {
     std::thread thread;
-    cpu_set_t cpus{};          // where it may run, once it has been said
-    const Job* job = nullptr;  // at which it works
+    cpu_set_t cpus{};          // where it may run, once that is set
+    const Job* job = nullptr;  // its current job
   };
 
   void grow(int threads);
@@ -70,7 +70,7 @@ class ThreadPool final : public Executor {
   Job* jobs_ = nullptr;
   std::vector<Worker> workers_;
   bool retired_ = false;
-  const pid_t process_;  // whose threads these are
+  const pid_t process_;  // the process that the threads belong to
 };
 
 }  // namespace tessera::cpu

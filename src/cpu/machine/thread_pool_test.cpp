@@ -71,7 +71,8 @@ cpu_set_t cpus_of_this_thread() {
   return cpus;
 }
 
-// The CPUs on which each of `workers` threads other than the caller may run while all of them work on one job.
+// The CPUs on which each of `workers` threads other than the caller may run while all of them work
+// on one job.
 std::vector<cpu_set_t> cpus_of_workers(ThreadPool& pool, int workers) {
   std::barrier all_here(workers);
   std::mutex mutex;

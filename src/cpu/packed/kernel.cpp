@@ -1,8 +1,10 @@
-// cpu.packed: packed sequences, each by the kernel that the library chooses for it alone: cpu.decode for those of few
-// queries, cpu.flash2 for the others. So a row has the same bits whatever is packed beside it.
+// cpu.packed: packed sequences, each by the kernel that the library chooses for it alone:
+// cpu.decode for those of few queries, cpu.flash2 for the others. So a row has the same bits
+// whatever is packed beside it.
 //
-// The short sequences come first: a task is one key/value head of one of them, which runs as a problem of its own, in
-// the memory of its worker. Then cpu.flash2 runs as always and passes over them.
+// The short sequences come first: a task is one key/value head of one of them, which runs as a
+// problem of its own, in the memory of its worker. Then cpu.flash2 runs as always and passes over
+// them.
 #include "cpu/packed/kernel.h"
 
 #include <algorithm>

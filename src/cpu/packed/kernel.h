@@ -1,4 +1,5 @@
-// cpu.packed: forward of packed sequences of which some may be short: each by the kernel that it has alone.
+// cpu.packed: forward of packed sequences of which some may be short: each by the kernel that it
+// has alone.
 #pragma once
 
 #include <string>

@@ -10,6 +10,7 @@
 
 #include "core/base/host_device.h"
 #include "core/philox.h"
+#include "cuda/common/dropout_columns.h"
 
 namespace tessera::cuda::flash2 {
 

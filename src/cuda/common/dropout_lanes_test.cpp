@@ -18,11 +18,10 @@ TEST(DropoutLanes, LanesExchangeTheBitsOfTheirKeys) {
   };
   std::array<std::uint32_t, 32> drawn{};
   for (int lane = 0; lane < 32; ++lane) {
-    const core::DropoutColumns columns =
-        core::dropout_columns(stream, kColumn / core::kDropoutGroup, drawn_pair(lane));
+    const DropoutColumns columns = dropout_columns(stream, kColumn / core::kDropoutGroup, drawn_pair(lane));
     for (int j = 0; j < 4; ++j) {
       drawn[lane] |=
-          drawn_bits(core::dropout_call(stream, columns, kRow + 8 * j + drawn_query(lane)), j, kept_halves);
+          drawn_bits(dropout_call(stream, columns, kRow + 8 * j + drawn_query(lane)), j, kept_halves);
     }
   }
   for (int lane = 0; lane < 32; ++lane) {

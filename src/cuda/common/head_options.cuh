@@ -86,12 +86,12 @@ __device__ __forceinline__ std::uint32_t kept_of_keys(const HeadOptions& o, cons
   std::uint32_t bits = 0;
   if ((o.column + key) % core::kDropoutGroup == 0) {
     const core::DropoutStream stream = o.stream;
-    const core::DropoutColumns columns =
-        core::dropout_columns(stream, (o.column + key) / core::kDropoutGroup, drawn_pair(lane));
+    const DropoutColumns columns =
+        dropout_columns(stream, (o.column + key) / core::kDropoutGroup, drawn_pair(lane));
     const auto row = static_cast<std::uint32_t>(o.row) + static_cast<std::uint32_t>(i + drawn_query(lane));
 #pragma unroll
     for (int j = 0; j < Blocks; ++j) {
-      bits |= drawn_bits(core::dropout_call(stream, columns, row + 8 * j), j,
+      bits |= drawn_bits(dropout_call(stream, columns, row + 8 * j), j,
                          [&](std::uint32_t word) { return kept_halves(f, word); });
     }
     return exchanged_bits(lane, bits, __shfl_xor_sync(~0U, bits, 4));

@@ -28,7 +28,31 @@ std::map<int, int> columns_of(Walk walk, int width, int shift, bool ascending) {
   return count;
 }
 
-TEST(StepWalk, VisitsWhatTheTilesVisit) {
+// The keys that some of `queries` see, pair by pair, each once.
+std::map<int, int> columns_seen_by(const TestProblem& test, const Sequence& s, std::int64_t head,
+                                   const Interval& queries) {
+  std::map<int, int> seen;
+  for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+    for (std::int64_t j = 0; j < s.k_length; ++j) {
+      if (test.visible(s, head, i, j)) seen[static_cast<int>(j)] = 1;
+    }
+  }
+  return seen;
+}
+
+// The queries that see some of `keys`.
+std::map<int, int> rows_that_see(const TestProblem& test, const Sequence& s, std::int64_t head,
+                                 const Interval& keys) {
+  std::map<int, int> seeing;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    for (std::int64_t i = 0; i < s.q_length; ++i) {
+      if (test.visible(s, head, i, j)) seeing[static_cast<int>(i)] = 1;
+    }
+  }
+  return seeing;
+}
+
+TEST(StepWalk, VisitsEveryVisiblePair) {
   std::mt19937 random(1);
   for (int round = 0; round < 3000; ++round) {
     const auto test = random_problem(random);
@@ -44,11 +68,7 @@ TEST(StepWalk, VisitsWhatTheTilesVisit) {
       const std::int64_t head = draw(random, 0, p.q_heads - 1);
       const Tiling rows{s.q_length, draw(random, 1, 12), p.blocks.block_q};
       for (std::int64_t t = 0; t < rows.count(); ++t) {
-        std::map<int, int> expected;
-        for_each_key_tile(p, s, head, rows[t].begin, rows[t].end, 7, [&](const Tile& tile) {
-          for (std::int64_t column = tile.begin; column < tile.end; ++column)
-            ++expected[static_cast<int>(column)];
-        });
+        const std::map<int, int> expected = columns_seen_by(*test, s, head, rows[t]);
         const int begin = static_cast<int>(rows[t].begin), end = static_cast<int>(rows[t].end);
         EXPECT_EQ(columns_of(key_walk(p, s, head, begin, end, width, shift), width, shift, false), expected);
         const KeyWalk short_walk(
@@ -57,10 +77,7 @@ TEST(StepWalk, VisitsWhatTheTilesVisit) {
       }
       const Tiling columns{s.k_length, draw(random, 1, 12), p.blocks.block_k};
       for (std::int64_t t = 0; t < columns.count(); ++t) {
-        std::map<int, int> expected;
-        for_each_query_tile(p, s, head, columns[t].begin, columns[t].end, 7, [&](const Tile& tile) {
-          for (std::int64_t row = tile.begin; row < tile.end; ++row) ++expected[static_cast<int>(row)];
-        });
+        const std::map<int, int> expected = rows_that_see(*test, s, head, columns[t]);
         const int begin = static_cast<int>(columns[t].begin), end = static_cast<int>(columns[t].end);
         EXPECT_EQ(columns_of(query_walk(p, s, head, begin, end, width, shift), width, shift, true), expected);
       }

@@ -42,7 +42,7 @@ struct BiasGradient {
       const int row = own + AccumulatorFragment::row(lane, i % 4);
       const int column = key + i / 4 * 8 + AccumulatorFragment::column(lane, i % 4);
       if (row >= queries || !Visible{band, 0, keys}.key(row, column)) continue;
-      if (!core::kept(p.blocks, head, row, column)) continue;
+      if (!core::keeps_block(p.blocks, head, row, column)) continue;
       seen |= 1U << i;
       if (p.dropout && !dropout.kept_at(row, column)) kept &= ~(1U << i);
     }

@@ -13,7 +13,8 @@
 namespace tessera::reference {
 namespace {
 
-// Normally distributed numbers that are the same on every platform, which std::normal_distribution is not.
+// Normally distributed numbers that are the same on every platform, which std::normal_distribution
+// is not.
 class Normal {
  public:
   explicit Normal(std::uint64_t seed) : engine_(seed) {}
@@ -68,8 +69,8 @@ Extents bias_shape(const CaseSpec& s) {
   return {};
 }
 
-// Lengths that reach `longest`, are otherwise anything from 0 on, and include an empty sequence if there are
-// three or more. Returned as cumulative lengths from 0.
+// Lengths that reach `longest`, are otherwise anything from 0 on, and include an empty sequence if
+// there are three or more. Returned as cumulative lengths from 0.
 std::vector<std::int32_t> cumulative_lengths(std::int64_t sequences, std::int64_t longest,
                                              std::uint64_t seed) {
   std::mt19937_64 engine(seed);

@@ -45,7 +45,7 @@ struct CaseSpec {
   bool dropout_state = false;             // seed and offset by pointer
 };
 
-// One line that names every field which differs from the default: enough to write the case down again.
+// One line with every field that differs from its default: enough to reproduce the case.
 std::string describe(const CaseSpec& spec);
 
 // A problem with its memory. Inputs are random and depend on the spec alone; outputs start as NaN.
@@ -77,7 +77,8 @@ class Case {
   std::unique_ptr<std::uint64_t[]> dropout_state_;
 };
 
-// The cases `tessera verify` runs: every feature of the contract and useful combinations, small odd sizes.
+// The cases `tessera verify` runs: every feature of the contract and useful combinations, small odd
+// sizes.
 std::vector<CaseSpec> feature_matrix(DType dtype);
 
 }  // namespace tessera::reference

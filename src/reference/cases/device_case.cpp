@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kGuard = 4096, kAlignment = 256;
 constexpr std::byte kPoison{0xFF};  // NaN in every type
 
-// Calls visit(offset) with the distance in elements of each row (the last dimension) from element (0, 0, 0, 0).
+// Calls visit(offset) with the distance in elements of each row (the last dimension) from element
+// (0, 0, 0, 0).
 template <typename Visit>
 void for_each_row(const Tensor& t, Visit&& visit) {
   for (std::int64_t a = 0; a < t.shape[0]; ++a) {

@@ -1,4 +1,5 @@
-// A call with everything it points to copied to a GPU: how the reference and the tests run kernels there.
+// A call with copies of all its tensors on a GPU: how the reference and the tests run kernels
+// there.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace tessera::reference {
 
-// The memory of a host tensor, what lies between its elements included, on a GPU between guard bands. Addresses keep
-// their distance from a multiple of 256 bytes.
+// A copy of a host tensor's memory on a GPU, gaps between elements included, between guard bands.
+// Addresses keep their distance from a multiple of 256 bytes.
 class DeviceTensor {
  public:
   // Throws Error: unsupported without such a GPU, out_of_memory, device_failure.
@@ -21,9 +22,10 @@ class DeviceTensor {
   [[nodiscard]] const Tensor& host() const { return host_; }
   [[nodiscard]] const Tensor& view() const { return view_; }
 
-  // Copies the elements back into the host tensor. Whether nothing else was written, gaps and guard bands included.
+  // Copies the elements back into the host tensor. Returns whether gaps and guard bands are
+  // unchanged.
   bool fetch();
-  // Whether all of it still is what it was.
+  // Whether all of it is unchanged.
   [[nodiscard]] bool unchanged() const;
 
  private:
@@ -35,7 +37,7 @@ class DeviceTensor {
   cuda::DeviceBuffer buffer_;
 };
 
-// Description and tensors of a forward and a backward call. The host tensors must outlive it.
+// The options and tensors of a forward and a backward call. The host tensors must outlive it.
 class DeviceCase {
  public:
   DeviceCase(const Attention& attention, const ForwardTensors& forward, const BackwardTensors& backward,
@@ -47,8 +49,8 @@ class DeviceCase {
   ForwardTensors forward;
   BackwardTensors backward;
 
-  // Waits, and copies all results into the host tensors. Returns what was written that should not have been, in words;
-  // empty: nothing. Throws Error (device_failure) when something failed on the device.
+  // Waits and copies all results into the host tensors. Returns a description of every wrong write;
+  // empty: none. Throws Error (device_failure) when something failed on the device.
   std::string fetch();
 
  private:

@@ -1,5 +1,5 @@
-// The cases that cover the contract: each feature alone, at sizes that are no multiple of anything, and the
-// combinations that have gone wrong in other libraries.
+// The cases that cover the contract: each feature alone, at sizes that are no multiple of anything,
+// and the combinations that have gone wrong in other libraries.
 #include "reference/cases/case.h"
 
 namespace tessera::reference {

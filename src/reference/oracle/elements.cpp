@@ -13,8 +13,8 @@ std::int64_t offset(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_
   return a * t.strides[0] + b * t.strides[1] + c * t.strides[2] + d;
 }
 
-// A double rounded to float in such a way that rounding that to fp16 or bf16 is right: to odd, so that no
-// value that was not a tie becomes one.
+// A double rounded to float in such a way that rounding that to fp16 or bf16 is right: to odd, so
+// that no value that was not a tie becomes one.
 float to_odd_float(double value) {
   const float nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || !std::isfinite(nearest)) return nearest;

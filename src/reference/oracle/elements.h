@@ -1,4 +1,4 @@
-// Elements of a strided tensor as doubles: how the reference reads the caller's memory.
+// The elements of a strided tensor as doubles: how the reference reads the caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace tessera::reference {
 
-// One element as double. The stride of the last dimension is 1 whatever the tensor says, as in the contract.
+// One element as a double. As in the contract, the stride of the last dimension is 1 whatever the
+// tensor says.
 double read(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d);
 
 // Stores one element, rounded to the tensor's type.
@@ -25,7 +26,7 @@ std::vector<double> values(const Tensor& tensor);
 // Number of elements.
 std::int64_t count(const Extents& shape);
 
-// Where element (a, b, c, d) of a tensor of this shape stands in `values`.
+// The index of element (a, b, c, d) of a tensor of this shape in `values`.
 inline std::int64_t dense_index(const Extents& shape, std::int64_t a, std::int64_t b, std::int64_t c,
                                 std::int64_t d) {
   return ((a * shape[1] + b) * shape[2] + c) * shape[3] + d;

@@ -34,7 +34,8 @@ void backward_row(const Inputs& in, const BackwardTensors& t, const SequenceSpan
   const std::vector<double> q = token_row(in.q, batch, token, head);
   const double grad_lse = t.grad_lse.given() ? read(t.grad_lse, batch, head, token, 0) : 0;
 
-  // dP: the gradient of the probabilities, through dropout; its mean under P is what softmax subtracts.
+  // dP: the gradient of the probabilities, through dropout; its mean under P is what softmax
+  // subtracts.
   std::vector<double> grad_probability(row.probability.size()), k(q.size()), v(grad_out.size());
   double mean = 0;
   for (std::int64_t j = 0; j < s.k_length; ++j) {

@@ -1,6 +1,6 @@
-// The oracle: attention by its definition, one row after the other, in fp64. It reads the public description
-// and the caller's tensors itself and shares with the engines only the definition of a band, of a kept block
-// and of a random bit. Nothing here is meant to be fast.
+// The oracle: attention by its definition, one row after the other, in fp64. It reads the public
+// options and the caller's tensors itself. It shares with the engines only the definitions of a
+// band, of a kept block and of a random bit. Nothing here is meant to be fast.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct RowIndex {
 // Output and LSE, from q, k, v and bias.
 Forward oracle_forward(const Attention& attention, const ForwardTensors& tensors);
 
-// The gradients of the contract, from q, k, v, bias, grad_out and grad_lse. Recomputed from the exact
-// forward, not from the `out` and `lse` given: what they lack in precision counts as an engine's error.
+// The gradients of the contract, from q, k, v, bias, grad_out and grad_lse. Recomputed from the
+// exact forward, not from the given `out` and `lse`: their rounding errors count as the engine's.
 Gradients oracle_backward(const Attention& attention, const BackwardTensors& tensors);
 
 // Output and LSE of some rows only: out[r * v_dim + d] and lse[r] belong to rows[r].

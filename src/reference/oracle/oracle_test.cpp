@@ -1,4 +1,5 @@
-// The oracle against results worked out by hand; finite differences are in tests/numerics/gradient_test.cpp.
+// The oracle against results worked out by hand; finite differences are in
+// tests/numerics/gradient_test.cpp.
 #include "reference/oracle/oracle.h"
 
 #include <gtest/gtest.h>
@@ -129,7 +130,8 @@ TEST(Oracle, SampledRowsAreTheSameRows) {
   }
 }
 
-// The model errs as its type does: more with every lost digit, and not at all where nothing is rounded.
+// The model errs as its type does: more with every lost digit, and not at all where nothing is
+// rounded.
 TEST(Model, ErrsAsItsTypeDoes) {
   double before = 0;
   for (const DType dtype : {DType::fp64, DType::fp32, DType::fp16, DType::bf16}) {
@@ -147,7 +149,8 @@ TEST(Model, ErrsAsItsTypeDoes) {
 }
 
 TEST(Elements, RoundOnceToNearest) {
-  // Just above the middle of two fp16 values, by less than fp32 can tell: rounding twice would fall back.
+  // Just above the middle of two fp16 values, by less than fp32 can tell: rounding twice would fall
+  // back.
   EXPECT_EQ(round_to(DType::fp16, 1 + 0x1p-11 + 0x1p-40), 1 + 0x1p-10);
   EXPECT_EQ(round_to(DType::fp16, 1 + 0x1p-11), 1);
   EXPECT_EQ(round_to(DType::fp16, -1 - 0x1p-11 - 0x1p-40), -1 - 0x1p-10);

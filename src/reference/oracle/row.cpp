@@ -35,8 +35,8 @@ void fill_scores(const Inputs& in, const SequenceSpan& s, std::int64_t head, std
   }
 }
 
-// probability = exp(score) / sum of exp(score), lse = log(sum). A row whose visible scores are all -inf is
-// like one that sees nothing; a NaN score makes the whole row NaN.
+// probability = exp(score) / sum of exp(score), lse = log(sum). A row whose visible scores are all
+// -inf is like one that sees nothing; a NaN score makes the whole row NaN.
 void softmax(Row& row) {
   double maximum = kMinusInfinity;
   bool has_nan = false;

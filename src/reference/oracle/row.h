@@ -13,7 +13,7 @@ namespace tessera::reference {
 
 inline constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// The inputs both directions read.
+// The inputs that both directions read.
 struct Inputs {
   const Attention& attention;
   const Tensor &q, &k, &v, &bias;
@@ -21,7 +21,7 @@ struct Inputs {
   [[nodiscard]] std::int64_t kv_head(std::int64_t head) const { return head / (q.shape[2] / k.shape[2]); }
 };
 
-// By column; columns the row does not see hold zeros.
+// By column; 0 where the row does not see the column.
 struct Row {
   std::vector<char> seen;
   std::vector<double> score;        // softcap(scale * q.k) + bias + alibi
@@ -37,7 +37,7 @@ Row row_of_scores(const Inputs& in, const SequenceSpan& s, std::int64_t head, st
 std::vector<double> token_row(const Tensor& tensor, std::int64_t batch, std::int64_t token,
                               std::int64_t head);
 
-// The same elements in a vector without gaps, to be written.
+// The same elements of a vector without gaps, writable.
 std::span<double> dense_row(std::vector<double>& all, const Extents& shape, std::int64_t batch,
                             std::int64_t token, std::int64_t head);
 

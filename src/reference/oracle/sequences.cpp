@@ -14,8 +14,8 @@ core::Band band_of(const Attention& attention, std::int64_t q_length, std::int64
     band.diagonal = k_length - q_length;  // the last query meets the last key of what is here
     return band;
   }
-  // The row with global index r = origin.row + i meets the column with global index origin.column + j =
-  // r + d; top_left is d = 0.
+  // The row with global index r = origin.row + i meets the column with global index origin.column +
+  // j = r + d; top_left is d = 0.
   const std::int64_t global = mask.diagonal.value_or(0);
   band.diagonal = attention.origin.row + global - attention.origin.column;
   return band;
@@ -74,7 +74,8 @@ DropoutFactors::DropoutFactors(const Attention& attention, const SequenceSpan& s
 double DropoutFactors::operator()(std::int64_t i, std::int64_t j) const {
   if (probability_ == 0) return 1;
   const std::uint32_t bits = core::dropout_bits(stream_, first_row_ + i, first_column_ + j);
-  // The probability in steps of 2^-15, by the header's definition rather than by the library's functions.
+  // The probability in steps of 2^-15, by the header's definition rather than by the library's
+  // functions.
   const double steps = std::floor(probability_ * 32768 + 0.5);
   return bits >= steps ? 32768 / (32768 - steps) : 0;
 }

@@ -1,5 +1,5 @@
-// The description read by its definition: which sequences there are, who sees whom, what is dropped. Resolved
-// here from the public types alone, independently of how the engines do it.
+// The public options by their definition: the sequences, which keys each query sees, which elements
+// dropout drops. Derived here from the public types alone, independently of the engines.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ bool visible(const Attention& attention, const SequenceSpan& sequence, std::int6
 double alibi_bias(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
                   std::int64_t j);
 
-// By what dropout multiplies the probabilities of one head: for (i, j) 0, or 1 / (1 - probability); 1 without
-// dropout.
+// The factors by which dropout multiplies the probabilities of one head: for (i, j) 0 or 1 / (1 -
+// probability); 1 without dropout.
 class DropoutFactors {
  public:
   DropoutFactors(const Attention& attention, const SequenceSpan& sequence, std::int64_t head);
@@ -43,7 +43,7 @@ class DropoutFactors {
   std::int64_t first_row_ = 0, first_column_ = 0;
 };
 
-// Where the bias of (i, j) stands in the bias tensor, whose sizes of 1 are broadcast.
+// The place of the bias of (i, j) in the bias tensor, whose sizes of 1 are broadcast.
 Extents bias_index(const Tensor& bias, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
                    std::int64_t j);
 

@@ -78,8 +78,8 @@ std::string non_finite_mismatch(std::span<const double> actual, std::span<const 
   return {};
 }
 
-// Storing a result costs half a unit in the last place; relative to the largest value of the tensor. For fp64
-// the promise is absolute instead: 1e-12.
+// Storing a result costs half a unit in the last place; relative to the largest value of the
+// tensor. For fp64 the promise is absolute instead: 1e-12.
 double relative_floor(DType dtype) { return dtype == DType::fp64 ? 1e-12 : epsilon(dtype) / 2; }
 
 std::string number(double x) {
@@ -120,7 +120,8 @@ TensorError compare(const std::string& name, const Tensor& actual_tensor, std::s
   const double rmse_factor = factor <= kForwardFactor ? 1.2 : factor;
   const double allowed_rmse =
       rmse_factor * models.root_mean_square + floor * size.root_mean_square + computing.root_mean_square;
-  // An error of relative size e costs at most e^2 / 2 of the cosine; more than the RMSE allows is not asked for.
+  // An error of relative size e costs at most e^2 / 2 of the cosine; more than the RMSE allows is
+  // not asked for.
   const double relative = size.root_mean_square > 0 ? allowed_rmse / size.root_mean_square : 0;
   const double allowed_angle = std::max(1e-5, relative * relative);
 

@@ -1,5 +1,5 @@
-// Judging a kernel's result: against the oracle, with the error of a standard implementation in the same type
-// as the measure.
+// Judges a kernel's result against the oracle. The measure is the error of a standard
+// implementation in the same type.
 #pragma once
 
 #include <optional>
@@ -34,17 +34,20 @@ struct Verdict {
   double seconds = 0;
 };
 
-// Factors of RELIABILITY.md: error of ours over the error of a standard implementation in the same type.
+// Factors of RELIABILITY.md: error of ours over the error of a standard implementation in the same
+// type.
 inline constexpr double kForwardFactor = 1.5;
 inline constexpr double kGradientFactor = 2;
 
-// The result in `actual` against exact values and those of the model, both in its shape without gaps. Infinite
-// and NaN values must be where the exact ones are. Tolerance: factor * the model's error + what storing the
-// result costs + `rounding`, the error that computing may add (see rounding.h; empty: none).
+// Judges `actual` against exact values and those of the model, both in its shape without gaps.
+// Infinities and NaN must be where the exact ones are. The tolerance is factor * the model's error
+// + the rounding of storing the result + `rounding`, the error that computing may add (rounding.h;
+// empty: none).
 TensorError compare(const std::string& name, const Tensor& actual, std::span<const double> exact,
                     std::span<const double> model, double factor, std::span<const double> rounding = {});
 
-// What a case should give: exactly, as the model of its type computes it, and what rounding may do to it.
+// The expected results of a case: exact, as the model of its type computes them, and the errors
+// that rounding may add.
 struct Expected {
   Forward exact, model;
   Gradients exact_gradients, model_gradients;
@@ -53,7 +56,8 @@ struct Expected {
 
 Expected expect(const Case& problem);
 
-// Chooses a kernel by name for a scope, as TESSERA_KERNEL does; an empty name leaves the choice alone.
+// Forces a kernel by name for a scope, as TESSERA_KERNEL does. An empty name leaves the choice to
+// the library.
 class ForceKernel {
  public:
   explicit ForceKernel(const std::string& kernel);
@@ -62,24 +66,25 @@ class ForceKernel {
   std::optional<core::EnvironmentOverride> forced_;
 };
 
-// What one kernel lacks, out of an error's message that lists what every kernel lacks; the message itself when it does not
-// name the kernel.
+// Why one kernel does not support a call, from an error's message that lists the reasons of every
+// kernel; the message itself when it does not name the kernel.
 std::string what_it_lacks(const std::string& kernel, const std::string& message);
 
-// Where a kernel runs: cuda:0 for those of GPUs, else (also for an empty name) the CPU.
+// The device of a kernel: cuda:0 for GPU kernels, else (also for an empty name) the CPU.
 Device device_of(const std::string& kernel);
 
-// Runs forward and backward into the case's tensors with the kernel named (empty: automatic). A kernel without
-// backward runs forward only, and what it leaves serves the CPU's automatic choice of backward. On a GPU (by default
-// where the kernel runs) everything is copied there and back; what was written outside of the results is an Error
-// (device_failure).
+// Runs forward and backward into the case's tensors with the named kernel (empty: automatic). A
+// kernel without backward runs forward only; its results go to the backward kernel that the CPU
+// chooses. On a GPU (by default where the kernel runs) all tensors are copied there and back; a
+// write outside of the results is an Error (device_failure).
 void run(Case& problem, const std::string& kernel, const Execution& execution = {},
          std::optional<Device> device = {});
 
-// The results now in the case's tensors against what they should be.
+// Judges the results in the case's tensors against the expected ones.
 Verdict judge(const Case& problem, const Expected& expected);
 
-// All of it: makes the case, runs the kernel named, judges. An Error becomes a verdict that is not ok.
+// Makes the case, runs the named kernel and judges the results. An Error becomes a verdict that is
+// not ok.
 Verdict verify(const CaseSpec& spec, const std::string& kernel, const Execution& execution = {},
                std::optional<Device> device = {});
 

@@ -107,8 +107,8 @@ class Model {
     return result;
   }
 
-  // Heads that share keys and values, and broadcast biases, are summed in the accumulator type as a framework
-  // reduces them, and rounded once more at the end.
+  // Heads that share keys and values, and broadcast biases, are summed in the accumulator type as a
+  // framework reduces them, and rounded once more at the end.
   Gradients backward(const Tensor& grad_out, const Tensor& grad_lse) {
     Gradients grad{zeros(q_.shape), zeros(k_.shape), zeros(v_.shape), zeros(bias_.shape)};
     for_each_head(

@@ -1,6 +1,7 @@
-// The model that sets tolerances: what a framework's plain attention does in the type of the tensors. Each
-// step is its own operation whose result is rounded to that type, products accumulate in the accumulator type
-// (fp32, fp64 for fp64) one after the other, and softmax runs in the accumulator type.
+// The model that sets tolerances: plain attention as a framework computes it in the type of the
+// tensors. Each step is an operation of its own whose result is rounded to that type. Products
+// accumulate one after the other in the accumulator type (fp32; fp64 for fp64), and the softmax
+// runs in the accumulator type.
 #pragma once
 
 #include "reference/oracle/oracle.h"
@@ -8,10 +9,10 @@
 
 namespace tessera::reference {
 
-// Output and LSE as standard attention in the type of q gives them.
+// Output and LSE of standard attention in the type of q.
 Forward model_forward(const Attention& attention, const ForwardTensors& tensors);
 
-// Gradients likewise, from the model's own forward.
+// Its gradients, from the model's own forward.
 Gradients model_backward(const Attention& attention, const BackwardTensors& tensors);
 
 }  // namespace tessera::reference

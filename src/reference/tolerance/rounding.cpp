@@ -11,11 +11,11 @@
 namespace tessera::reference {
 namespace {
 
-// All errors below are sums of what each step may do, to first order, in units of the accumulator's epsilon, as
-// if no two of them ever cancelled. They mostly do: over 10,000 random problems the errors that cpu.flash2 and
-// cpu.standard had beyond the model's stayed below 1/7 of these sums for out, lse and grad_v, and below 1/15
-// for the other gradients, whose terms differ in sign; about twice that is expected here. For fp64 the promise
-// is absolute and the whole sum is kept.
+// All errors below are sums of what each step may do, to first order, in units of the accumulator's
+// epsilon, as if no two of them ever cancelled. They mostly do: over 10,000 random problems the
+// errors that cpu.flash2 and cpu.standard had beyond the model's stayed below 1/7 of these sums for
+// out, lse and grad_v, and below 1/15 for the other gradients, whose terms differ in sign; about
+// twice that is expected here. For fp64 the promise is absolute and the whole sum is kept.
 struct Shares {
   double direct = 0.25;       // out, lse, grad_v
   double difference = 0.125;  // grad_q, grad_k, grad_bias
@@ -23,16 +23,17 @@ struct Shares {
 
 Shares shares_of(DType dtype) { return dtype == DType::fp64 ? Shares{1, 1} : Shares{}; }
 
-// Of a dot product: each of its additions rounds the sum so far, a random walk as long as the vectors.
+// Of a dot product: each of its additions rounds the sum so far, a random walk as long as the
+// vectors.
 double dot_error(std::span<const double> a, std::span<const double> b) {
   double sizes = 0;
   for (std::size_t d = 0; d < a.size(); ++d) sizes += std::abs(a[d] * b[d]);
   return sizes * (1 + std::sqrt(static_cast<double>(a.size())) / 4);
 }
 
-// What rounding `out` to its type when it is stored does to <grad_out, out>, the mean that the gradient of
-// softmax subtracts: half a unit per element, independent of each other. It happens in full, also in a row of
-// one key, so it is enlarged by what `Shares::difference` will take away.
+// What rounding `out` to its type when it is stored does to <grad_out, out>, the mean that the
+// gradient of softmax subtracts: half a unit per element, independent of each other. It happens in
+// full, also in a row of one key, so it is enlarged by what `Shares::difference` will take away.
 double stored_out_error(DType dtype, std::span<const double> grad_out, std::span<const double> out) {
   double squares = 0;
   for (std::size_t d = 0; d < out.size(); ++d) squares += grad_out[d] * out[d] * grad_out[d] * out[d];

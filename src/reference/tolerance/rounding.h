@@ -1,7 +1,7 @@
-// How far rounding alone may be expected to move each result, for any implementation that computes in the
-// accumulator type and keeps out and LSE in their own types between forward and backward. It knows what the
-// size of a result does not show, such as a gradient of 0 that is the difference of two large numbers, or a
-// probability recomputed from scores of 1e5.
+// The error that rounding alone may add to each result, for any implementation that computes in the
+// accumulator type and keeps out and LSE in their own types between forward and backward. It covers
+// errors that the size of a result does not show: a gradient of 0 that is the difference of two
+// large numbers, or a probability computed again from scores of 1e5.
 #pragma once
 
 #include "reference/oracle/oracle.h"

@@ -1,18 +1,20 @@
-// cpu.flash1, forward, for every vector instruction set: FlashAttention's algorithm 1, keys outside.
+// cpu.flash1, forward, for every vector instruction set: FlashAttention's algorithm 1, keys
+// outside.
 //
 //   for each block of keys:               load K and V
 //     for each tile of queries that sees it:
-//       load Q, O, m, l  ->  issue_qk -> finish_scores -> online_softmax -> apply_dropout -> issue_pv
+//       load Q, O, m, l
+//       multiply_qk -> apply_score_features -> online_softmax -> apply_dropout -> multiply_pv
 //       O = diag(l_new)^-1 (diag(l) e^(m - m_new) O + P V),  m = m_new,  l = l_new:  store O, m, l
 //
-// with the steps of cpu.flash2 (forward_tile-inl.h): the two differ in their loops. O is normalised after
-// every block, as the paper has it. O, m and l of a head are arrays of accumulators in memory, one tile after the
-// other and transposed like the tile itself, so that reading and writing them needs no transpose; Q is read
-// from its tensor, scaled and transposed anew for every block. A task is one head of one sequence: as in the
-// paper there is no parallelism within a head.
+// with the steps of cpu.flash2 (forward_tile-inl.h): the two differ in their loops. O is normalised
+// after every block, as in the paper. O, m and l of a head are arrays of accumulators in memory,
+// one tile after the other and transposed like the tile itself, so that reading and writing them
+// needs no transpose. Q is read from its tensor, scaled and transposed anew for every block. A task
+// is one head of one sequence: as in the paper there is no parallelism within a head.
 //
-// Traffic: K and V once per query head; Q read, and O, m and l read and written, once per block of keys.
-// Memory per worker: O, m and l of one head, a block of K and V, the tile.
+// Traffic: K and V once per query head; Q read, and O, m and l read and written, once per block of
+// keys. Memory per worker: O, m and l of one head, a block of K and V, the tile.
 //
 // Included once per target.
 #include <hwy/highway.h>
@@ -21,9 +23,9 @@
 #include <cstdint>
 
 #include "core/visibility.h"
-#include "cpu/baselines/flash1/forward.h"
+#include "cpu/baselines/flash1/plan.h"
 #include "cpu/flash2/vector/forward_tile-inl.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
 // clang-format off
@@ -41,13 +43,13 @@ namespace tessera::cpu::HWY_NAMESPACE {
 
 // The memory of one worker.
 template <typename A>
-struct Flash1ForwardScratch {
-  ForwardMemory<A> tile;
+struct Flash1ForwardMemory {
+  ForwardTileMemory<A> tile;
   A* k;              // block_k x d_qk
   A* v;              // block_k x d_v
   std::byte* state;  // QueryState of each tile of a head, one after the other
 
-  Flash1ForwardScratch(Arena& arena, const core::Problem& p, const Flash1ForwardPlan& plan)
+  Flash1ForwardMemory(Arena& arena, const core::Problem& p, const Flash1Plan& plan)
       : tile(arena, p, plan.block_k),
         k(arena.take<A>(plan.block_k * p.qk_dim)),
         v(arena.take<A>(plan.block_k * p.v_dim)),
@@ -70,60 +72,60 @@ struct Flash1ForwardScratch {
 };
 
 template <typename T>
-void flash1_forward_task(const core::Problem& p, const Flash1ForwardPlan& plan, std::int64_t task,
+void flash1_forward_task(const core::Problem& p, const Flash1Plan& plan, std::int64_t task,
                          std::byte* memory) {
   using A = core::Accumulator<T>;
   Arena arena(memory);
-  const Flash1ForwardScratch<A> t(arena, p, plan);
-  const Head head(p, task / p.q_heads, task % p.q_heads);
+  const Flash1ForwardMemory<A> t(arena, p, plan);
+  const HeadView head(p, task / p.q_heads, task % p.q_heads);
   const core::Tiling tiling = t.tiling(p, head.s.q_length);
   const std::int64_t tiles = tiling.count();
   auto tile_of = [&](std::int64_t i)
-                     HWY_ATTR { return QueryTile<A>(head, tiling[i], t.tile, t.state_of(p, i)); };
+                     HWY_ATTR { return ForwardTile<A>(head, tiling[i], t.tile, t.state_of(p, i)); };
 
   for (std::int64_t i = 0; i < tiles; ++i) tile_of(i).clear();
   for (std::int64_t begin = 0; begin < head.s.k_length; begin += plan.block_k) {
-    const core::Tile keys{begin, std::min(begin + plan.block_k, head.s.k_length)};
-    KeyBlock<A> block = key_block<T>(head, keys, t.k, t.v);
-    block.finite = all_finite(block, p);
+    const core::Interval keys{begin, std::min(begin + plan.block_k, head.s.k_length)};
+    const KeyRange<A> range = key_range<T>(head, keys, t.k, t.v);
+    const bool finite = all_finite(range, p);
     for (std::int64_t i = 0; i < tiles; ++i) {
-      const core::Tile rows = tiling[i];
-      QueryTile<A> tile = tile_of(i);
-      bool loaded = false;  // a tile that does not see the block is not touched
-      core::for_each_key_tile_within(p, head.s, head.q_head, rows.begin, rows.end, keys, plan.block_k,
-                                     [&](const core::Tile& part) HWY_ATTR {
-                                       if (!loaded) {
-                                         tile.template load_queries<T>();
-                                         tile.denormalise();
-                                         loaded = true;
-                                       }
-                                       tile.visit(part, block, !block.finite);
-                                     });
+      ForwardTile<A> tile = tile_of(i);
+      bool loaded = false;  // a tile that sees nothing of the block is not touched
+      core::for_each_tile(core::visible_keys(p, head.s, head.q_head, tiling[i]), keys, plan.step_keys,
+                          [&](const core::TileRange& part) HWY_ATTR {
+                            if (!loaded) {
+                              tile.template load_queries<T>();
+                              tile.denormalise();
+                              loaded = true;
+                            }
+                            tile.visit(part, range, !finite);
+                          });
       if (loaded) tile.normalise();
     }
   }
   for (std::int64_t i = 0; i < tiles; ++i) tile_of(i).template finalize<T>(true);
 }
 
-void run_flash1_forward_task(const core::Problem& p, const Flash1ForwardPlan& plan, std::int64_t task,
-                             std::byte* memory) {
-  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { flash1_forward_task<T>(p, plan, task, memory); });
+constexpr Flash1ForwardOps flash1_forward_ops() {
+  return {.tile_rows =
+              [](DType dtype) {
+                return core::with_type(
+                    dtype, []<typename T>() HWY_ATTR { return query_rows<core::Accumulator<T>>(); });
+              },
+          .worker_bytes =
+              [](const core::Problem& p, const Flash1Plan& plan) {
+                Arena arena;
+                core::with_type(p.dtype, [&]<typename T>() HWY_ATTR {
+                  Flash1ForwardMemory<core::Accumulator<T>>(arena, p, plan);
+                });
+                return arena.used();
+              },
+          .run_task =
+              [](const core::Problem& p, const Flash1Plan& plan, std::int64_t task, std::byte* memory) {
+                core::with_type(
+                    p.dtype, [&]<typename T>() HWY_ATTR { flash1_forward_task<T>(p, plan, task, memory); });
+              }};
 }
-
-std::int64_t flash1_forward_tile_rows(bool fp64) { return fp64 ? query_rows<double>() : query_rows<float>(); }
-
-std::size_t flash1_forward_worker_bytes(const core::Problem& p, const Flash1ForwardPlan& plan) {
-  Arena arena;
-  if (p.dtype == DType::fp64) {
-    Flash1ForwardScratch<double>(arena, p, plan);
-  } else {
-    Flash1ForwardScratch<float>(arena, p, plan);
-  }
-  return arena.used();
-}
-
-inline constexpr Flash1ForwardEngine kFlash1ForwardEngine{
-    flash1_forward_tile_rows, flash1_forward_worker_bytes, run_flash1_forward_task};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

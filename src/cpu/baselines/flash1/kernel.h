@@ -1,4 +1,4 @@
-// cpu.flash1: the entries for the registry. Each picks the best instruction set of the machine.
+// cpu.flash1: what the registry calls. Each function uses the best instruction set of this CPU.
 #pragma once
 
 #include <string>
@@ -7,6 +7,9 @@
 #include "core/problem.h"
 
 namespace tessera::cpu {
+
+// Whether the kernel cannot support a problem, and why.
+bool flash1_limits(const core::Problem& p, core::Reason reason);
 
 registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers);
 registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers);

@@ -13,7 +13,8 @@
 namespace tessera::cpu {
 namespace {
 
-// The C interface of BLAS and the little of OpenBLAS's own that is needed. Enumerators have fixed values.
+// The C interface of BLAS and the little of OpenBLAS's own that is needed. Enumerators have fixed
+// values.
 constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
 using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float,
                        float*, int);
@@ -52,8 +53,9 @@ Library load() {
   return library;
 }
 
-// A fork waits until no thread is inside OpenBLAS, because the child would keep what they hold there
-// (locks, buffers, a half-loaded library). Threads that want to enter meanwhile wait for the fork.
+// A fork waits until no thread is inside OpenBLAS, because the child would keep what they hold
+// there (locks, buffers, a half-loaded library). Threads that want to enter meanwhile wait for the
+// fork.
 class ForkGate {
  public:
   void enter() {
@@ -69,8 +71,8 @@ class ForkGate {
   void close() {
     one_fork_.lock();
     closed_.store(true);
-    // Not forever: a signal handler may fork inside, and before glibc 2.36 a thread that loads OpenBLAS
-    // waits for the end of the fork.
+    // Not forever: a signal handler may fork inside, and before glibc 2.36 a thread that loads
+    // OpenBLAS waits for the end of the fork.
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (inside_.load() != 0 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
   }
@@ -115,8 +117,9 @@ struct Holders {
 };
 constinit Holders holders;
 
-// A build of OpenBLAS without threads hands out its buffers without a lock and is not safe from several
-// threads: with Debian's 0.3.21, 1 in 130 concurrent products was wrong. There, one product at a time.
+// A build of OpenBLAS without threads hands out its buffers without a lock and is not safe from
+// several threads: with Debian's 0.3.21, 1 in 130 concurrent products was wrong. There, one product
+// at a time.
 constinit std::mutex one_product;
 
 std::unique_lock<std::mutex> sequential_lock() {

@@ -1,12 +1,15 @@
-// cpu.standard: attention as a framework without a fused kernel computes it, the baseline. Separate passes
-// over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for the products:
+// cpu.standard: attention as a framework without a fused kernel computes it, the baseline. Separate
+// passes over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for
+// the products:
 //
-//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout  |  O = P V
-//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)  |  softcap's derivative
-//              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
+//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout
+//              |  O = P V
+//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)
+//              |  softcap's derivative  |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
-// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
-// and the result is bitwise the same for any number of threads (inside a task OpenBLAS uses only its thread).
+// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has
+// one owner and the result is bitwise the same for any number of threads (inside a task OpenBLAS
+// uses only its thread).
 #include "cpu/baselines/standard/kernel.h"
 
 #include <algorithm>
@@ -15,17 +18,22 @@
 #include <limits>
 
 #include "core/base/text.h"
+#include "core/visibility.h"
 #include "cpu/baselines/standard/blas.h"
 #include "cpu/baselines/standard/softmax_rows.h"
-#include "cpu/head.h"
+#include "cpu/engine.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 #include "cpu/machine/cpu_info.h"
 #include "cpu/machine/parallel_for.h"
+#include "cpu/rows.h"
 
 namespace tessera::cpu {
 namespace {
 
-using core::Tile;
+using core::Accumulator;
+using core::Element;
+using core::Interval;
 
 constexpr std::int64_t kPanel = 256;
 
@@ -105,7 +113,7 @@ class Standard {
   }
 
  private:
-  // ---- tasks and memory --------------------------------------------------------------------------------
+  // ---- tasks and memory -------------------------------------------------------------------------
 
   Scratch<A> scratch_of(int worker) const {
     Arena arena(worker_memory_ + worker_bytes(p_) * static_cast<std::size_t>(worker));
@@ -116,8 +124,8 @@ class Standard {
   template <typename Body>
   void for_each_query_panel(const Body& body) {
     for_each_panel(p_.q_heads, p_.q_length,
-                   [&](std::int64_t sequence, std::int64_t h, Tile panel, const Scratch<A>& scratch) {
-                     const Head head(p_, sequence, h);
+                   [&](std::int64_t sequence, std::int64_t h, Interval panel, const Scratch<A>& scratch) {
+                     const HeadView head(p_, sequence, h);
                      panel.end = std::min(panel.end, head.s.q_length);
                      if (panel.begin < panel.end) body(head, panel, scratch);
                    });
@@ -135,20 +143,21 @@ class Standard {
   }
 
   // Row i of a head's matrix.
-  A* row(A* matrix, const Head& head, std::int64_t i) const {
+  A* row(A* matrix, const HeadView& head, std::int64_t i) const {
     return matrix + ((head.s.index * p_.q_heads + head.q_head) * p_.q_length + i) * p_.k_length;
   }
 
-  // visit(begin, end) for the stretches of columns that row i sees.
+  // Calls visit(begin, end) for the columns that row i sees.
   template <typename Visit>
-  void for_each_visible(const Head& head, std::int64_t i, const Visit& visit) const {
-    core::for_each_key_tile(p_, head.s, head.q_head, i, i + 1, std::max<std::int64_t>(p_.k_length, 1),
-                            [&](const Tile& tile) { visit(tile.begin, tile.end); });
+  void for_each_visible(const HeadView& head, std::int64_t i, const Visit& visit) const {
+    core::for_each_tile(core::visible_keys(p_, head.s, head.q_head, {i, i + 1}),
+                        std::max<std::int64_t>(p_.k_length, 1),
+                        [&](const core::TileRange& tile) { visit(tile.begin, tile.end); });
   }
 
-  // Calls visit(begin, end) for seen stretches of row i and zeroes all others in `values`.
+  // The same; sets all other columns of `values` to 0.
   template <typename Visit>
-  void keep_visible(const Head& head, std::int64_t i, A* values, const Visit& visit) const {
+  void keep_visible(const HeadView& head, std::int64_t i, A* values, const Visit& visit) const {
     std::int64_t done = 0;
     for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
       std::fill(values + done, values + begin, A{0});
@@ -158,24 +167,24 @@ class Standard {
     std::fill(values + done, values + head.s.k_length, A{0});
   }
 
-  // ---- products ----------------------------------------------------------------------------------------
+  // ---- products ---------------------------------------------------------------------------------
 
-  const A* queries(const Head& head, const core::View& view, const Tile& rows, std::int64_t columns, A* to) {
+  const A* queries(const HeadView& head, const core::View& view, const Interval& rows, std::int64_t columns,
+                   A* to) {
     load_rows<T>(
-        rows.begin, rows.end, columns, A{1}, [&](std::int64_t i) { return head.query_row<const T>(view, i); },
+        rows, columns, A{1}, [&](std::int64_t i) { return head.query_row<const T>(view, i); }, to);
+    return to;
+  }
+
+  const A* keys(const HeadView& head, const core::View& view, std::int64_t columns, A* to) {
+    load_rows<T>(
+        {0, head.s.k_length}, columns, A{1}, [&](std::int64_t j) { return head.key_row<const T>(view, j); },
         to);
     return to;
   }
 
-  const A* keys(const Head& head, const core::View& view, std::int64_t columns, A* to) {
-    load_rows<T>(
-        0, head.s.k_length, columns, A{1}, [&](std::int64_t j) { return head.key_row<const T>(view, j); },
-        to);
-    return to;
-  }
-
-  // C = alpha A B + beta C where A holds zeros for what is masked: B may hold NaN or infinities there, which
-  // must not spread, so such operands are multiplied without the zeros of A.
+  // C = alpha A B + beta C, where A is 0 at masked positions. B may hold NaN or infinities there,
+  // which must not spread: such operands are multiplied without the terms in which A is 0.
   void masked_product(Transpose a_transposed, std::int64_t rows, std::int64_t columns, std::int64_t depth,
                       A alpha, const A* a, std::int64_t a_row, const A* b, A beta, A* c) {
     if (rows == 0 || columns == 0) return;
@@ -195,31 +204,31 @@ class Standard {
   }
 
   // matrix = alpha rows keys^T
-  void outer_product(A* matrix, const Head& head, const Tile& panel, std::int64_t depth, A alpha,
+  void outer_product(A* matrix, const HeadView& head, const Interval& panel, std::int64_t depth, A alpha,
                      const A* rows, const A* columns) {
     if (head.s.k_length == 0) return;
-    gemm(Transpose::no, Transpose::yes, panel.end - panel.begin, head.s.k_length, depth, alpha, rows, depth,
-         columns, depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
+    gemm(Transpose::no, Transpose::yes, panel.length(), head.s.k_length, depth, alpha, rows, depth, columns,
+         depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
   }
 
-  // ---- forward -----------------------------------------------------------------------------------------
+  // ---- forward ----------------------------------------------------------------------------------
 
   void scores() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>& scratch) {
       outer_product(m_.p, head, panel, p_.qk_dim, static_cast<A>(p_.scale),
                     queries(head, p_.q, panel, p_.qk_dim, scratch.q), keys(head, p_.k, p_.qk_dim, scratch.k));
     });
   }
 
-  // Scaled scores -> probabilities; what a row does not see becomes 0. The maximum starts finite: a row that
-  // sees nothing but -inf gets the sum 0.
+  // Scaled scores -> probabilities, 0 where a row does not see the key. The maximum starts finite:
+  // a row that sees nothing but -inf gets the sum 0.
   void softmax() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
         A* s = row(m_.p, head, i);
         core::RowStatistics<A> statistics{std::numeric_limits<A>::lowest(), 0};
         keep_visible(head, i, s, [&](std::int64_t begin, std::int64_t end) {
-          statistics.maximum = rows_.finish(head, i, begin, end, s + begin, nullptr, statistics.maximum);
+          statistics.maximum = rows_.finish(head, i, {begin, end}, s + begin, nullptr, statistics.maximum);
         });
         for_each_visible(head, i, [&](std::int64_t begin, std::int64_t end) {
           statistics.sum += rows_.exponentiate(s + begin, end - begin, statistics.maximum);
@@ -233,27 +242,27 @@ class Standard {
   }
 
   void dropout() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
-        rows_.dropout(head, i, 0, head.s.k_length, row(m_.p, head, i));
+        rows_.dropout(head, i, {0, head.s.k_length}, row(m_.p, head, i));
       }
     });
   }
 
   void output() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
-      masked_product(Transpose::no, panel.end - panel.begin, p_.v_dim, head.s.k_length, A{1},
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>& scratch) {
+      masked_product(Transpose::no, panel.length(), p_.v_dim, head.s.k_length, A{1},
                      row(m_.p, head, panel.begin), p_.k_length, keys(head, p_.v, p_.v_dim, scratch.v), A{0},
                      scratch.first);
-      store_rows<T>(panel.begin, panel.end, p_.v_dim, A{1}, scratch.first,
+      store_rows<T>(panel, p_.v_dim, A{1}, scratch.first,
                     [&](std::int64_t i) { return head.query_row<T>(p_.out, i); });
     });
   }
 
-  // ---- backward ----------------------------------------------------------------------------------------
+  // ---- backward ---------------------------------------------------------------------------------
 
   void probability_gradient() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>& scratch) {
       outer_product(m_.ds, head, panel, p_.v_dim, A{1},
                     queries(head, p_.grad_out, panel, p_.v_dim, scratch.grad_out),
                     keys(head, p_.v, p_.v_dim, scratch.v));
@@ -261,19 +270,20 @@ class Standard {
   }
 
   void score_gradient() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) score_gradient_row(head, i);
     });
   }
 
-  // S -> P (after dropout), dP -> dS of one row. P comes from the LSE and delta from the output that were
-  // given, not from the scores at hand: these may be a part of the row (a shard of a longer sequence).
-  void score_gradient_row(const Head& head, std::int64_t i) {
+  // S -> P (after dropout), dP -> dS of one row. P comes from the given LSE and delta from the
+  // given output, not from these scores: they may be a part of the row (a shard of a longer
+  // sequence).
+  void score_gradient_row(const HeadView& head, std::int64_t i) {
     A* p = row(m_.p, head, i);
     A* ds = row(m_.ds, head, i);
     const A lse = *head.query_row<const A>(p_.lse, i);
     A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
-    if (lse == core::kMinusInfinity<A>) {  // saw nothing, or only scores of -inf
+    if (lse == core::kMinusInfinity<A>) {  // it sees nothing, or only scores of -inf
       for (A* values : {p, ds, cap}) {
         if (values != nullptr) std::fill_n(values, head.s.k_length, A{0});
       }
@@ -289,15 +299,15 @@ class Standard {
     for (const A product : products) delta += product;
     keep_visible(head, i, ds, [](std::int64_t, std::int64_t) {});
     keep_visible(head, i, p, [&](std::int64_t begin, std::int64_t end) {
-      rows_.finish(head, i, begin, end, p + begin, cap == nullptr ? nullptr : cap + begin, A{0});
-      if (p_.dropout) rows_.dropout(head, i, begin, end, ds + begin);
+      rows_.finish(head, i, {begin, end}, p + begin, cap == nullptr ? nullptr : cap + begin, A{0});
+      if (p_.dropout) rows_.dropout(head, i, {begin, end}, ds + begin);
       rows_.differentiate(p + begin, ds + begin, end - begin, lse, delta);
-      if (p_.dropout) rows_.dropout(head, i, begin, end, p + begin);
+      if (p_.dropout) rows_.dropout(head, i, {begin, end}, p + begin);
     });
   }
 
   void apply_cap_derivative() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
         A* ds = row(m_.ds, head, i);
         const A* cap = row(m_.cap_derivative, head, i);
@@ -308,12 +318,13 @@ class Standard {
     });
   }
 
-  // A task owns a few columns of one row of the bias and sums everything that was broadcast from it.
+  // A task owns a few columns of one row of the bias and sums everything that was broadcast from
+  // it.
   void grad_bias() {
     const core::Tiling columns{p_.k_length, kPanel};
     const std::int64_t tasks = p_.bias_batch * p_.bias_heads * p_.bias_rows * columns.count();
     parallel_for(*resources_.executor, configuration_.workers, tasks, [&](std::int64_t index, int) {
-      const Tile tile = columns[index % columns.count()];
+      const Interval tile = columns[index % columns.count()];
       const std::int64_t owner = index / columns.count();
       const std::int64_t bias_row = owner % p_.bias_rows, rest = owner / p_.bias_rows;
       const std::int64_t bias_head = rest % p_.bias_heads, bias_batch = rest / p_.bias_heads;
@@ -321,7 +332,7 @@ class Standard {
       const std::int64_t batch = p_.q_length > 0 ? p_.batch : 0;  // heads without queries add nothing
       for (std::int64_t b = bias_batch; b < batch; b += p_.bias_batch) {
         for (std::int64_t h = bias_head; h < p_.q_heads; h += p_.bias_heads) {
-          const Head head(p_, b, h);
+          const HeadView head(p_, b, h);
           const std::int64_t end = std::min(tile.end, head.s.k_length);
           for (std::int64_t i = bias_row; i < head.s.q_length; i += p_.bias_rows) {
             const A* ds = row(m_.ds, head, i);
@@ -339,11 +350,11 @@ class Standard {
   }
 
   void grad_q() {
-    for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
-      masked_product(Transpose::no, panel.end - panel.begin, p_.qk_dim, head.s.k_length,
-                     static_cast<A>(p_.scale), row(m_.ds, head, panel.begin), p_.k_length,
-                     keys(head, p_.k, p_.qk_dim, scratch.k), A{0}, scratch.first);
-      store_rows<T>(panel.begin, panel.end, p_.qk_dim, A{1}, scratch.first,
+    for_each_query_panel([&](const HeadView& head, const Interval& panel, const Scratch<A>& scratch) {
+      masked_product(Transpose::no, panel.length(), p_.qk_dim, head.s.k_length, static_cast<A>(p_.scale),
+                     row(m_.ds, head, panel.begin), p_.k_length, keys(head, p_.k, p_.qk_dim, scratch.k), A{0},
+                     scratch.first);
+      store_rows<T>(panel, p_.qk_dim, A{1}, scratch.first,
                     [&](std::int64_t i) { return head.query_row<T>(p_.grad_q, i); });
     });
   }
@@ -351,15 +362,15 @@ class Standard {
   void grad_kv() {
     for_each_panel(
         p_.kv_heads, p_.k_length,
-        [&](std::int64_t sequence, std::int64_t kv_head, Tile panel, const Scratch<A>& scratch) {
+        [&](std::int64_t sequence, std::int64_t kv_head, Interval panel, const Scratch<A>& scratch) {
           const std::int64_t first_head = kv_head * p_.group();
-          const Head owner(p_, sequence, first_head);
+          const HeadView owner(p_, sequence, first_head);
           panel.end = std::min(panel.end, owner.s.k_length);
           if (panel.begin >= panel.end) return;
-          const std::int64_t count = panel.end - panel.begin;
-          const Tile all{0, owner.s.q_length};
+          const std::int64_t count = panel.length();
+          const Interval all{0, owner.s.q_length};
           for (std::int64_t h = first_head; h < first_head + p_.group(); ++h) {
-            const Head head(p_, sequence, h);
+            const HeadView head(p_, sequence, h);
             const A beta = h == first_head ? A{0} : A{1};
             masked_product(Transpose::yes, count, p_.qk_dim, owner.s.q_length, static_cast<A>(p_.scale),
                            row(m_.ds, head, 0) + panel.begin, p_.k_length,
@@ -369,11 +380,11 @@ class Standard {
                            queries(head, p_.grad_out, all, p_.v_dim, scratch.grad_out), beta, scratch.second);
           }
           if (p_.has_grad_k) {
-            store_rows<T>(panel.begin, panel.end, p_.qk_dim, A{1}, scratch.first,
+            store_rows<T>(panel, p_.qk_dim, A{1}, scratch.first,
                           [&](std::int64_t j) { return owner.key_row<T>(p_.grad_k, j); });
           }
           if (p_.has_grad_v) {
-            store_rows<T>(panel.begin, panel.end, p_.v_dim, A{1}, scratch.second,
+            store_rows<T>(panel, p_.v_dim, A{1}, scratch.second,
                           [&](std::int64_t j) { return owner.key_row<T>(p_.grad_v, j); });
           }
         });
@@ -382,7 +393,7 @@ class Standard {
   const core::Problem& p_;
   const registry::Configuration& configuration_;
   const registry::Resources& resources_;
-  const SoftmaxRows<A>& rows_ = softmax_rows_engine(active_target())->template rows<A>();
+  const SoftmaxRows<A>& rows_ = active_engine(DType::fp32).softmax_rows.template rows<A>();
   Arena shared_;
   Matrices<A> m_;
   std::byte* worker_memory_;
@@ -398,7 +409,7 @@ bool standard_limits(const core::Problem& p, core::Reason reason) {
 }
 
 std::string standard_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
+  return core::concat("instruction set ", name(target_for_type(active_target(), DType::fp32)),
                       " for the softmax, OpenBLAS for the products");
 }
 

@@ -1,16 +1,19 @@
-#include "cpu/baselines/standard/softmax_rows.h"
-
+// The passes of cpu.standard over rows (softmax_rows.h) in plain C++, for CPUs without vectors that
+// we use.
 #include <algorithm>
 #include <cmath>
+
+#include "cpu/baselines/standard/softmax_rows.h"
+#include "cpu/flash2/portable/scores.h"
 
 namespace tessera::cpu::portable {
 namespace {
 
 template <typename A>
-A finish(const Head& head, std::int64_t i, std::int64_t begin, std::int64_t end, A* score, A* derivative,
+A finish(const HeadView& head, std::int64_t i, const core::Interval& keys, A* score, A* derivative,
          A maximum) {
-  finish_scores(head, i, begin, end, score, derivative);
-  for (std::int64_t x = 0; x < end - begin; ++x) maximum = score[x] <= maximum ? maximum : score[x];
+  apply_score_features(head, i, keys, score, derivative);
+  for (std::int64_t x = 0; x < keys.length(); ++x) maximum = score[x] <= maximum ? maximum : score[x];
   return maximum;
 }
 
@@ -51,10 +54,9 @@ template <typename A>
 constexpr SoftmaxRows<A> kRows{finish<A>,   exponentiate<A>,  differentiate<A>, scale<A>,
                                multiply<A>, apply_dropout<A>, finite<A>};
 
-constexpr SoftmaxRowsEngine kEngine{kRows<float>, kRows<double>};
-
 }  // namespace
 
-const SoftmaxRowsEngine* softmax_rows_engine() { return &kEngine; }
+extern const SoftmaxRowsOps kSoftmaxRowsOps;
+constinit const SoftmaxRowsOps kSoftmaxRowsOps{kRows<float>, kRows<double>};
 
 }  // namespace tessera::cpu::portable

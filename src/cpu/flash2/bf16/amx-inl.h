@@ -1,9 +1,9 @@
-// Products of bf16 on AMX tiles: C (16 rows x 16 lanes of fp32) += A (16 rows x 32) B (16 pairs x 16 lanes), two by
-// two. Included once, for Highway's target AVX3; the tile instructions are written out, so no function is compiled
-// for AMX and none runs before Session.
+// Products of bf16 on AMX tiles: C (16 rows x 16 lanes of fp32) += A (16 rows x 32) B (16 pairs x
+// 16 lanes), two by two. Included once, for Highway's target AVX3. The tile instructions are
+// written out, so no function is compiled for AMX and none runs before Session.
 #pragma once
 
-#include "core/visibility.h"
+#include "core/band.h"
 #include "cpu/flash2/bf16/pairs-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
 
@@ -41,8 +41,8 @@ class Amx {
     Session& operator=(const Session&) = delete;
   };
 
-  // K^T or V^T as A operand, packed for a contraction over keys: panels of 32 keys, in each a row of 16 pairs for
-  // every c. The stride is a panel.
+  // K^T or V^T as A operand, packed for a contraction over keys: panels of 32 keys, in each a row
+  // of 16 pairs for every c. The stride is a panel.
   static std::int64_t transposed_stride(std::int64_t dim) { return round_up(dim, kRowStep) * kPairs; }
   static std::int64_t transposed_size(std::int64_t keys, std::int64_t dim) {
     return round_up(keys, kDepth) / kDepth * transposed_stride(dim);
@@ -63,9 +63,10 @@ class Amx {
     }
   }
 
-  // Sums over `pairs` of A (rows) times B, left at `to` (whose rows up to a multiple of 32 are written) and then handed
-  // to epilogue(row, vector, sum) in blocks: sum[i][x] is that of row + i and vector + x. `rows` is even. Some rows
-  // are multiplied before the first is handed over, so that the tiles do not wait for the vectors.
+  // Sums over `pairs` of A (rows) times B, left at `to` (whose rows up to a multiple of 32 are
+  // written) and then handed to epilogue(row, vector, sum) in blocks: sum[i][x] is that of row + i
+  // and vector + x. `rows` is even. Some rows are multiplied before the first is handed over, so
+  // that the tiles do not wait for the vectors.
   template <int Vectors, typename Epilogue>
   static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
                                  std::int64_t pairs, std::int64_t rows, float* to, std::int64_t to_row,
@@ -94,8 +95,8 @@ class Amx {
     }
   }
 
-  // C += A B for `rows` rows and `vectors` vectors (an even number). range_of(r, count) gives the pairs that matter to
-  // rows r .. r + count. Fresh accumulators have rows up to a multiple of 32.
+  // C += A B for `rows` rows and `vectors` vectors (an even number). range_of(r, count) gives the
+  // pairs that matter to rows r .. r + count. Fresh accumulators have rows up to a multiple of 32.
   template <Walk W, typename RangeOf>
   static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
                                     const Accumulators& c, std::int64_t rows, std::int64_t vectors,
@@ -105,8 +106,8 @@ class Amx {
     for (std::int64_t v = 0; v < vectors; v += 2) {
       for (std::int64_t r = 0; r < rows; r += kBlock) {
         const std::int64_t count = std::min(kBlock, rows - r);
-        const core::Tile range = range_of(r, count);
-        if (range.begin >= range.end) continue;
+        const core::Interval range = range_of(r, count);
+        if (range.empty()) continue;
         const Operands operands{W == Walk::rows ? a + r * a_stride + range.begin
                                                 : a + range.begin / kPairs * a_stride + r * kPairs,
                                 W == Walk::rows ? a_stride * kPairBytes : kPairs * kPairBytes,

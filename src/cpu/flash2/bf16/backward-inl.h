@@ -1,27 +1,28 @@
-// cpu.flash2, backward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_backward-inl.h with
-// products over pairs.
+// cpu.flash2, backward, for bf16 on hardware that multiplies bf16: the schedule of
+// flash2/backward_driver.h with products over pairs.
 //
-//   S^T = K Q^T,  dP^T = V dO^T           A: rows of K and V; B: pairs along head_dim x rows of queries
-//   P^T = 2^(c S^T - LSE),  dS^T = P^T o (dP^T - delta)          fp32, then bf16: rows, and dS also as pairs of keys
+//   S^T = K Q^T,  dP^T = V dO^T      A: rows of K and V; B: pairs along head_dim x rows of queries
+//   P^T = 2^(c S^T - LSE),  dS^T = P^T o (dP^T - delta)
+//                                    fp32, then bf16: rows, and dS also as pairs of keys
 //   dQ^T += K^T dS^T                      A: K transposed; B: pairs of keys x rows of queries
 //   dV += P^T dO,  dK += dS^T Q           A: rows of P^T and dS^T; B: pairs of queries x head_dim
 //
-// A tile of queries is packed four times (Q and dO, along head_dim and along rows), of split heads once for all tasks;
-// K and V once per task. Around
-// the diagonal a strip of vectors computes what it sees; the rest of P and dS is 0. Gradients are summed in fp32 and
-// rounded once.
+// A tile of queries is packed in four forms (Q and dO, along head_dim and along rows), of split
+// heads once for all tasks; K and V are packed once per task. Around the diagonal a strip of
+// vectors computes the keys that it sees; the rest of P and dS is 0. Gradients are summed in fp32
+// and rounded once.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/flash2/backward_plan.h"
+#include "cpu/flash2/backward_driver.h"
 #include "cpu/flash2/bf16/pairs-inl.h"
-#include "cpu/flash2/bf16/query_tile-inl.h"
+#include "cpu/flash2/bf16/query_packer-inl.h"
+#include "cpu/flash2/vector/backward-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
-#include "cpu/flash2/vector/reduce-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
 TESSERA_BF16_BEGIN
@@ -30,34 +31,33 @@ namespace tessera::cpu::HWY_NAMESPACE::bf16 {
 inline constexpr std::int64_t kBackwardRows = 256;  // queries per tile
 
 // The memory of one worker.
-template <typename Unit>
-struct BackwardScratch : QueryMemory<Unit> {
-  using QueryMemory<Unit>::qk_row, QueryMemory<Unit>::v_row;
-  using QueryMemory<Unit>::qk_lanes, QueryMemory<Unit>::v_lanes;
-  float *grad_q_t, *grad_q;  // head_dim x tile rows for every level of the tree of sums, and back
-  std::uint16_t *p, *ds;     // lines x tile rows
-  Pair* ds_pairs;            // lines / 2 x tile rows
+template <typename Multiplier>
+struct BackwardMemory : PackedQueries<Multiplier> {
+  using PackedQueries<Multiplier>::qk_row, PackedQueries<Multiplier>::v_row;
+  using PackedQueries<Multiplier>::qk_lanes, PackedQueries<Multiplier>::v_lanes;
+  float* grad_q;                                               // tile rows x head_dim
+  std::uint16_t *p, *ds;                                       // lines x tile rows
+  Pair* ds_interleaved;                                        // lines / 2 x tile rows
   float *scores, *grad_scores, *keep, *cap, *bias, *bias_row;  // lines x tile rows, with features
-  std::uint16_t *k, *v;                                        // the range of keys x head_dim
+  std::uint16_t *k, *v;                                        // the task's keys x head_dim
   Pair* k_t;                                                   // transposed
   std::uint16_t* staged;
-  std::int64_t keys;       // of the range, with room past them
-  float *grad_k, *grad_v;  // the range of keys x head_dim, one panel of columns after the other
+  std::int64_t keys;       // of the task, with room past them
+  float *grad_k, *grad_v;  // the task's keys x head_dim, one panel of columns after the other
 
   // Queries of split heads lie elsewhere.
-  BackwardScratch(Arena& arena, const core::Problem& problem, const BackwardPlan& plan)
-      : QueryMemory<Unit>(arena, problem, plan.whole > 0 ? kBackwardRows : 0) {
+  BackwardMemory(Arena& arena, const core::Problem& problem, const BackwardPlan& plan)
+      : PackedQueries<Multiplier>(arena, problem, plan.unsplit_heads > 0 ? kBackwardRows : 0) {
     constexpr std::int64_t kTile = kBackwardRows, kLine = line_stride(kTile);
-    const TaskKeys largest = largest_task(problem, plan);
-    keys = padded_keys<Unit>(largest.range.end);
-    const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
+    keys = padded_keys<Multiplier>(largest_task(problem, plan).range.end);
+    const std::int64_t lines =
+        round_up(plan.block_k, Multiplier::kRowStep) + Multiplier::kDepth + Multiplier::kRowStep;
     const std::int64_t block = lines * kLine;
     const bool features = has_features(problem) || problem.dropout;
-    grad_q_t = arena.take<float>(tree_levels(largest.chunks) * qk_row * kTile);
-    grad_q = arena.take<float>(plan.whole > 0 ? kTile * problem.qk_dim : 0);
+    grad_q = arena.take<float>(plan.unsplit_heads > 0 ? kTile * problem.qk_dim : 0);
     p = arena.take<std::uint16_t>(block);
     ds = arena.take<std::uint16_t>(block);
-    ds_pairs = arena.take<Pair>(block / 2);
+    ds_interleaved = arena.take<Pair>(block / 2);
     scores = arena.take<float>(features ? block : 0);
     grad_scores = arena.take<float>(features ? block : 0);
     keep = arena.take<float>(problem.dropout ? block : 0);
@@ -66,147 +66,133 @@ struct BackwardScratch : QueryMemory<Unit> {
     bias_row = arena.take<float>(problem.has_bias ? plan.block_k * kSquare<float> : 0);
     k = arena.take<std::uint16_t>(keys * qk_row);
     v = arena.take<std::uint16_t>(keys * v_row);
-    k_t = arena.take<Pair>(Unit::transposed_size(keys, qk_row));
+    k_t = arena.take<Pair>(Multiplier::transposed_size(keys, qk_row));
     staged = arena.take<std::uint16_t>(kStagedKeys * qk_row);
     grad_k = arena.take<float>(panels_size(qk_lanes));
     grad_v = arena.take<float>(panels_size(v_lanes));
   }
 
-  // All panels of `lanes` columns: those of one after the other, so that they are read and written in order.
+  // The size of all panels of `lanes` columns. One follows the other, so that they are read and
+  // written in order.
   [[nodiscard]] std::int64_t panels_size(std::int64_t lanes) const {
-    return keys * round_up(lanes, kPanelLanes<Unit>);
+    return keys * round_up(lanes, kPanelLanes<Multiplier>);
   }
 
   // The same memory with queries that lie elsewhere.
-  [[nodiscard]] BackwardScratch with(const QueryMemory<Unit>& queries) const {
-    BackwardScratch scratch = *this;
-    static_cast<QueryMemory<Unit>&>(scratch) = queries;
-    return scratch;
+  [[nodiscard]] BackwardMemory with(const PackedQueries<Multiplier>& queries) const {
+    BackwardMemory memory = *this;
+    static_cast<PackedQueries<Multiplier>&>(memory) = queries;
+    return memory;
   }
 };
 
-// One tile of queries of one head, which are loaded, against a range of keys.
-template <typename Unit>
+// One tile of queries of one head, which are packed, against the keys of a task.
+template <typename Multiplier>
 class BackwardTile {
  public:
   // `non_finite`: bit c says that chunk c of the task's keys has a NaN or an infinity.
-  BackwardTile(const Head& head, core::Tile rows, const TaskKeys& own, std::uint32_t non_finite,
-               const BackwardScratch<Unit>& scratch, const BackwardPlan& plan)
+  BackwardTile(const HeadView& head, const core::Interval& rows, const TaskKeys& own,
+               std::uint32_t non_finite, const BackwardMemory<Multiplier>& memory)
       : head_(head),
         p_(head.p),
         rows_(rows),
-        count_(rows.end - rows.begin),
+        count_(rows.length()),
         own_(own),
         range_(own.range),
-        t_(scratch),
-        block_k_(plan.block_k),
-        vectors_(round_up(count_, Unit::kStrip * kLanes) / kLanes),
+        t_(memory),
+        vectors_(round_up(count_, Multiplier::kStrip * kLanes) / kLanes),
         width_(vectors_ * kLanes),
         line_(line_stride(width_)),
-        k_stride_(Unit::transposed_stride(scratch.qk_row)),
+        k_stride_(Multiplier::transposed_stride(memory.qk_row)),
         features_(has_features(head.p) || head.p.dropout),
         scale_(static_cast<float>(std::abs(head.p.scale))),
         non_finite_(non_finite) {}
 
-  // dQ^T (not yet scaled, for q times the sign of the scale) into `to`, where some of the rows see some of the range;
-  // the levels of the tree of sums lie at `spare`. Adds to dK and dV of the range.
-  void run(float* to, float* spare) {
-    auto visit = [&](std::int64_t key, float* at) TESSERA_BF16_ATTR { return visit_chunk(key, at); };
-    sum_chunks(range_.begin, own_.chunks, own_.chunk_keys, t_.qk_row * width_, to, spare, visit);
+  // P and dS of a step. dK and dV grow; the first step of a chunk writes dQ^T (not yet scaled, for
+  // q times the sign of the scale), the others add to it.
+  void step(const core::TileRange& keys, float* grad_q_t, bool first) {
+    grad_q_t_ = grad_q_t;
+    const std::int64_t chunk = (keys.begin - range_.begin) / own_.chunk_keys;
+    skip_zeros_ = !*t_.finite || (non_finite_ >> chunk & 1) != 0;
+    run(keys, first);
   }
 
   // dQ^T has rows of queries in lines as long as this.
   [[nodiscard]] std::int64_t width() const { return width_; }
 
  private:
-  static constexpr std::int64_t kPanel = kPanelLanes<Unit>;
+  static constexpr std::int64_t kPanel = kPanelLanes<Multiplier>;
 
-  // dQ^T of one chunk. Returns false, and writes nothing, when no row sees it.
-  bool visit_chunk(std::int64_t first_key, float* to) {
-    bool visited = false;
-    grad_q_t_ = to;
-    careful_ = !*t_.finite || (non_finite_ >> ((first_key - range_.begin) / own_.chunk_keys) & 1) != 0;
-    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
-                            [&](core::Tile keys) TESSERA_BF16_ATTR {
-                              keys.begin = std::max(keys.begin, first_key);
-                              keys.end = std::min(keys.end, first_key + own_.chunk_keys);
-                              if (keys.begin >= keys.end) return;
-                              step(keys, !visited);
-                              visited = true;
-                            });
-    return visited;
-  }
-
-  // Lines of P and dS begin at a key (of the range) that the unit can begin with. The first step of a chunk writes
-  // dQ^T, the others add to it.
-  void step(const core::Tile& keys, bool first) {
-    const std::int64_t base = range_.begin + round_down(keys.begin - range_.begin, Unit::kDepth);
-    const std::int64_t lines = round_up(keys.end - base, Unit::kDepth);
+  // Lines of P and dS begin at a key (of the task) that the multiplier can begin with.
+  void run(const core::TileRange& keys, bool first) {
+    const std::int64_t base = range_.begin + round_down(keys.begin - range_.begin, Multiplier::kDepth);
+    const std::int64_t lines = round_up(keys.end - base, Multiplier::kDepth);
     const bool full = keys.kind == core::TileKind::full;
-    if (first && (!full || careful_)) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
+    if (first && (!full || skip_zeros_)) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
     if (full) {
       std::int64_t v = 0;
       for (; v + 2 <= vectors_; v += 2) score_gradients<2>(base, keys, v, false);
-      if constexpr (Unit::kStrip == 1) {
+      if constexpr (Multiplier::kStrip == 1) {
         if (v < vectors_) score_gradients<1>(base, keys, v, false);
       }
       zero_pairs(0, (keys.begin - base) / 2);
       zero_pairs((keys.end - base + 1) / 2, lines / 2);
-      issue_dq(base, keys, 0, vectors_, first);
+      add_dq(base, keys, 0, vectors_, first);
     } else {
       const auto elements = static_cast<std::size_t>(lines * line_);
       std::memset(t_.p, 0, elements * sizeof(*t_.p));
       std::memset(t_.ds, 0, elements * sizeof(*t_.ds));
-      std::memset(t_.ds_pairs, 0, elements / 2 * sizeof(*t_.ds_pairs));
-      for (std::int64_t v = 0; v < vectors_; v += Unit::kStrip) {
+      std::memset(t_.ds_interleaved, 0, elements / 2 * sizeof(*t_.ds_interleaved));
+      for (std::int64_t v = 0; v < vectors_; v += Multiplier::kStrip) {
         const std::int64_t begin = rows_.begin + v * kLanes;
         if (begin >= rows_.end) break;
-        const core::VisibleRange seen = core::visible_range(
-            head_.s.band, begin, std::min(begin + Unit::kStrip * kLanes, rows_.end), head_.s.k_length);
-        const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
-                              std::clamp(seen.end, keys.begin, keys.end)};
-        if (part.begin >= part.end) continue;
-        // Only the keys on the diagonal are masked one by one: what the whole strip sees is not.
-        const core::Tile all_see = whole_units(base, {std::clamp(seen.full_begin, part.begin, part.end),
-                                                      std::clamp(seen.full_end, part.begin, part.end)});
+        const core::Interval strip{begin, std::min(begin + Multiplier::kStrip * kLanes, rows_.end)};
+        const core::VisibleRange part = core::visible_part(head_.s.band, strip, keys);
+        if (part.empty()) continue;
+        // Only the keys on the diagonal are masked one by one: those that the whole strip sees are
+        // not.
+        const core::Interval all_see = whole_depths(base, {part.full_begin, part.full_end});
         auto compute = [&](std::int64_t from, std::int64_t to, bool masked) TESSERA_BF16_ATTR {
-          if (from < to) score_gradients<Unit::kStrip>(base, {from, to}, v, masked);
+          if (from < to) score_gradients<Multiplier::kStrip>(base, {from, to}, v, masked);
         };
-        if (all_see.begin < all_see.end) {
+        if (!all_see.empty()) {
           compute(part.begin, all_see.begin, true);
           compute(all_see.begin, all_see.end, false);
           compute(all_see.end, part.end, true);
         } else {
           compute(part.begin, part.end, true);
         }
-        issue_dq(base, part, v, Unit::kStrip, false);
+        add_dq(base, {part.begin, part.end}, v, Multiplier::kStrip, false);
       }
     }
-    issue_dkv(base, keys);
+    add_dkv(base, keys);
   }
 
-  // The whole units within `keys`, counted from `base`; empty where there are none.
-  static core::Tile whole_units(std::int64_t base, const core::Tile& keys) {
-    const std::int64_t begin = base + round_up(keys.begin - base, Unit::kDepth);
-    return {begin, std::max(begin, base + round_down(keys.end - base, Unit::kDepth))};
+  // The part of `keys` that is whole multiples of kDepth, counted from `base`; empty where there
+  // are none.
+  static core::Interval whole_depths(std::int64_t base, const core::Interval& keys) {
+    const std::int64_t begin = base + round_up(keys.begin - base, Multiplier::kDepth);
+    return {begin, std::max(begin, base + round_down(keys.end - base, Multiplier::kDepth))};
   }
 
   // Lines of pairs of dS that no score reaches.
   void zero_pairs(std::int64_t begin, std::int64_t end) {
-    std::fill(t_.ds_pairs + begin * line_, t_.ds_pairs + std::max(begin, end) * line_, Pair{0});
+    std::fill(t_.ds_interleaved + begin * line_, t_.ds_interleaved + std::max(begin, end) * line_, Pair{0});
   }
 
-  // P^T (after dropout) and dS^T of `part`, in lines that begin at key `base`, for some vectors of rows.
+  // P^T (after dropout) and dS^T of `part`, in lines that begin at key `base`, for some vectors of
+  // rows.
   template <int Vectors>
-  HWY_NOINLINE void score_gradients(std::int64_t base, const core::Tile& part, std::int64_t first_vector,
+  HWY_NOINLINE void score_gradients(std::int64_t base, const core::Interval& part, std::int64_t first_vector,
                                     bool masked) {
     if (features_) return score_gradients_with_features<Vectors>(base, part, first_vector, masked);
-    // Pairs of keys are written whole: begin and end at whole pairs, with 0 for keys outside `part`.
+    // Pairs of keys are written whole: begin and end at whole pairs, with 0 for keys outside
+    // `part`.
     const std::int64_t first = base + round_down(part.begin - base, 2),
                        end = first + round_up(part.end - first, 2);
     for (std::int64_t key = first; key < end; key += kKeys) {
       const std::int64_t count = std::min(kKeys, end - key);
-      if (masked || careful_ || key < part.begin || key + count > part.end) {
+      if (masked || skip_zeros_ || key < part.begin || key + count > part.end) {
         score_gradients_of<Vectors, true>(key, count, part, first_vector, masked, base);
       } else {
         score_gradients_of<Vectors, false>(key, count, part, first_vector, masked, base);
@@ -214,21 +200,23 @@ class BackwardTile {
     }
   }
 
-  // As many keys at a time as stay in the first-level cache beside the queries, with all that is written for them.
+  // As many keys at a time as stay in the first-level cache beside the queries, with all that is
+  // written for them.
   static constexpr std::int64_t kKeys = 32;
 
-  // The same for keys [key, key + count). Checked: some may be hidden, or something is not finite.
+  // The same for keys [key, key + count). Checked: some may be masked out, or something is
+  // non-finite.
   template <int Vectors, bool Checked>
-  HWY_INLINE void score_gradients_of(std::int64_t key, std::int64_t count, const core::Tile& part,
+  HWY_INLINE void score_gradients_of(std::int64_t key, std::int64_t count, const core::Interval& part,
                                      std::int64_t first_vector, bool masked, std::int64_t base) {
     constexpr std::int64_t kWidth = Vectors * kLanes;
     alignas(64) float first[kKeys * kWidth], second[kKeys * kWidth];
-    if constexpr (Unit::kStoresSums) {
+    if constexpr (Multiplier::kStoresSums) {
       const std::int64_t lane = first_vector * kLanes;
-      Unit::template product<Vectors>(key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, line_,
-                                      t_.qk_row / 2, count, first, kWidth);
-      Unit::template product<Vectors>(key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane,
-                                      line_, t_.v_row / 2, count, second, kWidth);
+      Multiplier::template product<Vectors>(key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane,
+                                            line_, t_.qk_row / 2, count, first, kWidth);
+      Multiplier::template product<Vectors>(key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane,
+                                            line_, t_.v_row / 2, count, second, kWidth);
       finish_sums<Vectors, Checked>(key, count, part, first_vector, masked, base, first, second);
     } else {
       scores<Vectors, Checked>(key, count, part, first_vector, masked, base, first);
@@ -238,7 +226,7 @@ class BackwardTile {
 
   // P and dS, from S and dP in memory.
   template <int Vectors, bool Checked>
-  HWY_INLINE void finish_sums(std::int64_t key, std::int64_t count, const core::Tile& part,
+  HWY_INLINE void finish_sums(std::int64_t key, std::int64_t count, const core::Interval& part,
                               std::int64_t first_vector, bool masked, std::int64_t base, const float* scores,
                               const float* grad_probabilities) {
     const std::int64_t lane = first_vector * kLanes, line = line_;
@@ -250,7 +238,7 @@ class BackwardTile {
       delta[v] = _mm512_loadu_ps(t_.delta + lane + v * kLanes);
     }
     std::uint16_t *p = t_.p + (key - base) * line + lane, *ds = t_.ds + (key - base) * line + lane;
-    Pair* pairs = t_.ds_pairs + (key - base) / 2 * line + lane;
+    Pair* pairs = t_.ds_interleaved + (key - base) / 2 * line + lane;
     for (std::int64_t i = 0; i < count; i += 2, p += 2 * line, ds += 2 * line, pairs += line) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
@@ -273,14 +261,14 @@ class BackwardTile {
 
   // P of keys [key, key + count): fp32 for gradients(), bf16 in its lines.
   template <int Vectors, bool Checked>
-  HWY_INLINE void scores(std::int64_t key, std::int64_t count, const core::Tile& part,
+  HWY_INLINE void scores(std::int64_t key, std::int64_t count, const core::Interval& part,
                          std::int64_t first_vector, bool masked, std::int64_t base, float* probabilities) {
     const std::int64_t lane = first_vector * kLanes;
     const __m512 c = _mm512_set1_ps(scale_ * kLog2E);
     std::uint16_t* p = t_.p + (key - base) * line_ + lane;
     const float* all_lse = t_.lse + lane;
     const std::int64_t stride = line_;
-    Unit::template product<Vectors>(
+    Multiplier::template product<Vectors>(
         key_rows(t_.k, t_.qk_row, key), t_.qk_row / 2, t_.q_t + lane, line_, t_.qk_row / 2, count,
         probabilities, Vectors * kLanes,
         [=, this]<int Rows, int Columns>(std::int64_t row, int vector,
@@ -312,10 +300,10 @@ class BackwardTile {
                             std::int64_t base, const float* probabilities, float* sums) {
     const std::int64_t lane = first_vector * kLanes;
     std::uint16_t* ds = t_.ds + (key - base) * line_ + lane;
-    Pair* pairs = t_.ds_pairs + (key - base) / 2 * line_ + lane;
+    Pair* pairs = t_.ds_interleaved + (key - base) / 2 * line_ + lane;
     const float* all_delta = t_.delta + lane;
     const std::int64_t stride = line_;
-    Unit::template product<Vectors>(
+    Multiplier::template product<Vectors>(
         key_rows(t_.v, t_.v_row, key), t_.v_row / 2, t_.grad_out_t + lane, line_, t_.v_row / 2, count, sums,
         Vectors * kLanes,
         [=]<int Rows, int Columns>(std::int64_t row, int vector,
@@ -348,7 +336,7 @@ class BackwardTile {
   }
 
   // Lanes of a vector of rows that see key j of the sequence, which must lie in `part`.
-  [[nodiscard]] __mmask16 visible(std::int64_t j, const core::Tile& part, std::int64_t vector,
+  [[nodiscard]] __mmask16 visible(std::int64_t j, const core::Interval& part, std::int64_t vector,
                                   bool masked) const {
     if (j < part.begin || j >= part.end) return 0;
     if (!masked) return 0xFFFF;
@@ -364,14 +352,14 @@ class BackwardTile {
 
   // The same with softcap, bias, ALiBi or dropout: one pass after the other over fp32 lines.
   template <int Vectors>
-  void score_gradients_with_features(std::int64_t base, const core::Tile& part, std::int64_t first_vector,
+  void score_gradients_with_features(std::int64_t base, const core::Interval& part, std::int64_t first_vector,
                                      bool masked) {
     const std::int64_t lane = first_vector * kLanes, line = line_;
     const std::int64_t first = base + round_down(part.begin - base, 2), count = round_up(part.end - first, 2);
     const std::int64_t begin = (first - base) * line_ + lane, at = begin + (part.begin - first) * line_;
     auto multiply = [&](const std::uint16_t* rows, std::int64_t row_size, const Pair* queries, float factor,
                         float* to) TESSERA_BF16_ATTR {
-      Unit::template product<Vectors>(
+      Multiplier::template product<Vectors>(
           key_rows(rows, row_size, first), row_size / 2, queries + lane, line, row_size / 2, count, to, line,
           [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512(&sum)[Rows][Columns])
               TESSERA_BF16_ATTR {
@@ -387,8 +375,8 @@ class BackwardTile {
     multiply(t_.v, t_.v_row, t_.grad_out_t, 1.0F, t_.grad_scores + begin);
     const ScoreBlock<float> block{t_.scores + at, line_, Vectors, rows_.begin + lane, part};
     if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at);
-    finish_scores<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
-                         p_.softcap != 0 ? t_.cap + at : nullptr);
+    apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
+                                p_.softcap != 0 ? t_.cap + at : nullptr);
     if (p_.dropout) {
       for (std::int64_t i = 0; i < count; ++i)
         std::fill_n(t_.keep + begin + i * line_, Vectors * kLanes, 1.0F);
@@ -423,7 +411,7 @@ class BackwardTile {
         const std::int64_t x = begin + i * line_ + v * kLanes;
         store_lines(to_bf16(p0, p1), t_.p + x, line_);
         store_gradient(ds0, ds1, t_.ds + x, line_,
-                       t_.ds_pairs + (first - base + i) / 2 * line_ + lane + v * kLanes);
+                       t_.ds_interleaved + (first - base + i) / 2 * line_ + lane + v * kLanes);
       }
     }
   }
@@ -433,53 +421,53 @@ class BackwardTile {
     return reinterpret_cast<const Pair*>(rows + (j - range_.begin) * row_size);
   }
 
-  // dQ^T += K^T dS^T over `keys` for some vectors of rows: over the whole units that hold it, whose other pairs of dS
-  // are 0.
-  void issue_dq(std::int64_t base, const core::Tile& keys, std::int64_t first_vector, std::int64_t vectors,
-                bool first) {
+  // dQ^T += K^T dS^T over `keys` for some vectors of rows. The contraction is rounded to whole
+  // multiples of kDepth; the other pairs of dS in it are 0.
+  void add_dq(std::int64_t base, const core::Interval& keys, std::int64_t first_vector, std::int64_t vectors,
+              bool first) {
     const std::int64_t lane = first_vector * kLanes;
-    if (careful_) return issue_dq_careful(base, keys, lane, vectors);
-    const core::Tile part{base + round_down(keys.begin - base, Unit::kDepth),
-                          base + round_up(keys.end - base, Unit::kDepth)};
-    const core::Tile all{0, (part.end - part.begin) / 2};
+    if (skip_zeros_) return add_dq_skipping_zeros(base, keys, lane, vectors);
+    const core::Interval part{base + round_down(keys.begin - base, Multiplier::kDepth),
+                              base + round_up(keys.end - base, Multiplier::kDepth)};
+    const core::Interval all{0, part.length() / 2};
     const Accumulators grad_q{grad_q_t_ + lane, width_, kPanel, nullptr, first};
-    Unit::template accumulate<Walk::columns>(
-        t_.k_t + Unit::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
-        t_.ds_pairs + (part.begin - base) / 2 * line_ + lane, line_, grad_q, p_.qk_dim, vectors,
+    Multiplier::template accumulate<Walk::columns>(
+        t_.k_t + Multiplier::transposed_offset(k_stride_, part.begin - range_.begin), k_stride_,
+        t_.ds_interleaved + (part.begin - base) / 2 * line_ + lane, line_, grad_q, p_.qk_dim, vectors,
         [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
   }
 
-  // dV += P^T dO and dK += dS^T Q for the keys of the block, over the rows that see them.
-  void issue_dkv(std::int64_t base, const core::Tile& keys) {
-    const std::int64_t count = keys.end - keys.begin, line = (keys.begin - base) * line_;
+  // dV += P^T dO and dK += dS^T Q for the keys, over the rows that see them.
+  void add_dkv(std::int64_t base, const core::TileRange& keys) {
+    const std::int64_t count = keys.length(), line = (keys.begin - base) * line_;
     const std::int64_t offset = keys.begin - range_.begin;
     const bool partial = keys.kind != core::TileKind::full;
     auto seeing = [&](std::int64_t r, std::int64_t rows) TESSERA_BF16_ATTR {
-      if (!partial) return core::Tile{0, width_ / 2};
-      const core::VisibleRange seen = core::visible_range(head_.s.band.transposed(), keys.begin + r,
-                                                          keys.begin + r + rows, head_.s.q_length);
-      const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - rows_.begin, 0, count_);
-      const std::int64_t end = std::clamp<std::int64_t>(seen.end - rows_.begin, begin, count_);
-      return core::Tile{round_down(begin, Unit::kDepth) / 2, round_up(end, Unit::kDepth) / 2};
+      if (!partial) return core::Interval{0, width_ / 2};
+      const core::VisibleRange seen =
+          core::visible_part(head_.s.band.transposed(), {keys.begin + r, keys.begin + r + rows}, rows_);
+      return core::Interval{round_down(seen.begin - rows_.begin, Multiplier::kDepth) / 2,
+                            round_up(seen.end - rows_.begin, Multiplier::kDepth) / 2};
     };
     auto issue = [&](const std::uint16_t* lines, const PackedRows& rows, const Pair* pairs,
                      std::int64_t lanes, float* to) TESSERA_BF16_ATTR {
-      if (careful_) return multiply_careful(lines, count, rows, lanes, to + offset * kPanel);
+      if (skip_zeros_) return multiply_skipping_zeros(lines, count, rows, lanes, to + offset * kPanel);
       const Accumulators sums{to + offset * kPanel, kPanel, t_.keys * kPanel};
-      Unit::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), line_ / 2, pairs,
-                                            line_stride(lanes), sums, count, lanes / kLanes, seeing);
+      Multiplier::template accumulate<Walk::rows>(reinterpret_cast<const Pair*>(lines), line_ / 2, pairs,
+                                                  line_stride(lanes), sums, count, lanes / kLanes, seeing);
     };
     if (p_.has_grad_v) {
-      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_pairs, t_.v_lanes, t_.grad_v);
+      issue(t_.p + line, PackedRows{t_.grad_out, t_.v_row}, t_.grad_out_interleaved, t_.v_lanes, t_.grad_v);
     }
     if (p_.has_grad_k) {
-      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_pairs, t_.qk_lanes, t_.grad_k);
+      issue(t_.ds + line, PackedRows{t_.q, t_.qk_row}, t_.q_interleaved, t_.qk_lanes, t_.grad_k);
     }
   }
 
-  // The products without the terms in which P or dS is 0, so that a NaN on the other side does not spread.
-  void multiply_careful(const std::uint16_t* lines, std::int64_t count, const PackedRows& rows,
-                        std::int64_t lanes, float* to) const {
+  // The products without the terms in which P or dS is 0, so that a NaN on the other side does not
+  // spread.
+  void multiply_skipping_zeros(const std::uint16_t* lines, std::int64_t count, const PackedRows& rows,
+                               std::int64_t lanes, float* to) const {
     for (std::int64_t j = 0; j < count; ++j) {
       for (std::int64_t r = 0; r < count_; ++r) {
         const float factor = core::Element<BFloat16>::load(BFloat16{lines[j * line_ + r]});
@@ -492,8 +480,9 @@ class BackwardTile {
     }
   }
 
-  // Over `keys` alone: the other lines of dS in their units are not written, and hold what an earlier tile left.
-  void issue_dq_careful(std::int64_t base, const core::Tile& keys, std::int64_t lane, std::int64_t vectors) {
+  // Over `keys` alone: the other lines of dS hold what an earlier tile left.
+  void add_dq_skipping_zeros(std::int64_t base, const core::Interval& keys, std::int64_t lane,
+                             std::int64_t vectors) {
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const std::uint16_t* k = t_.k + (j - range_.begin) * t_.qk_row;
       for (std::int64_t v = 0; v < vectors; ++v) {
@@ -508,14 +497,13 @@ class BackwardTile {
     }
   }
 
-  const Head& head_;
+  const HeadView& head_;
   const core::Problem& p_;
-  core::Tile rows_;
+  core::Interval rows_;
   std::int64_t count_;
   TaskKeys own_;
-  core::Tile range_;
-  const BackwardScratch<Unit>& t_;
-  std::int64_t block_k_;
+  core::Interval range_;
+  const BackwardMemory<Multiplier>& t_;
   float* grad_q_t_ = nullptr;  // of the chunk at hand
   std::int64_t vectors_;
   std::int64_t width_;  // rows in whole vectors: lines of dQ^T
@@ -524,49 +512,11 @@ class BackwardTile {
   bool features_;
   float scale_;  // its absolute value: the sign is in q
   std::uint32_t non_finite_;
-  bool careful_ = false;
+  bool skip_zeros_ = false;
 };
 
-// A tile of a head that is not split: writes its dQ.
-template <typename Unit>
-void whole_tile(const Head& head, const core::Tile& rows, const TaskKeys& own, std::uint32_t non_finite,
-                const BackwardScratch<Unit>& t, const BackwardPlan& plan) {
-  const core::Problem& p = head.p;
-  auto grad_q = [&](std::int64_t r)
-                    TESSERA_BF16_ATTR { return head.query_row<BFloat16>(p.grad_q, rows.begin + r); };
-  const std::int64_t count = rows.end - rows.begin;
-  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, own.range)) {
-    for (std::int64_t r = 0; r < count && p.has_grad_q; ++r) std::fill_n(grad_q(r), p.qk_dim, BFloat16{});
-    return;
-  }
-  QueryTile<Unit>(head, rows, t).load_queries();
-  BackwardTile<Unit> tile(head, rows, own, non_finite, t, plan);
-  tile.run(t.grad_q_t, t.grad_q_t + t.qk_row * tile.width());
-  if (!p.has_grad_q) return;
-  transpose(t.grad_q_t, tile.width(), p.qk_dim, tile.width(), t.grad_q, p.qk_dim);
-  for (std::int64_t r = 0; r < count; ++r) prefetch_row(grad_q(r), p.qk_dim);
-  for (std::int64_t r = 0; r < count; ++r) {
-    store_row_bf16(t.grad_q + r * p.qk_dim, p.qk_dim, static_cast<float>(p.scale), grad_q(r));
-  }
-}
-
-// A tile of a split head, from its slot: leaves dQ^T in `grad_q`.
-template <typename Unit>
-void split_tile(const Head& head, const core::Tile& rows, const TaskKeys& own, std::uint32_t non_finite,
-                const BackwardScratch<Unit>& t, const BackwardPlan& plan, std::byte* queries,
-                std::byte* grad_q) {
-  const core::Problem& p = head.p;
-  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, own.range)) return;
-  Arena slot(queries);
-  const BackwardScratch<Unit> scratch = t.with(QueryMemory<Unit>(slot, p, plan.slot_rows));
-  BackwardTile<Unit> tile(head, rows, own, non_finite, scratch, plan);
-  float* to = p.has_grad_q ? reinterpret_cast<float*>(grad_q) : t.grad_q_t;
-  float* spare = p.has_grad_q ? t.grad_q_t : t.grad_q_t + t.qk_row * tile.width();
-  tile.run(to, spare);
-}
-
-// Bit c: chunk c has a NaN or an infinity. By chunks, because the products that keep them away round differently, and
-// which chunks a task has depends on the number of threads.
+// Bit c says whether chunk c has a NaN or an infinity. By chunks: products that skip zeros round
+// differently, and the number of threads decides which chunks a task has.
 inline std::uint32_t non_finite_chunks(const PackedRows& k, const PackedRows& v, const TaskKeys& own) {
   static_assert(2 * kMaxChunks <= 32);
   const std::int64_t keys = own.range.end - own.range.begin;
@@ -580,95 +530,124 @@ inline std::uint32_t non_finite_chunks(const PackedRows& k, const PackedRows& v,
   return chunks;
 }
 
-template <typename Unit>
-void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                       const SplitSlots& slots) {
-  Arena arena(memory);
-  const BackwardScratch<Unit> t(arena, p, plan);
-  const typename Unit::Session session;
-  const BackwardTask own = task_of(plan, p.batch * p.kv_heads, task);
-  const std::int64_t first_head = own.head % p.kv_heads * p.group();
-  const Head owner(p, own.head / p.kv_heads, first_head);
-  const TaskKeys own_keys = task_keys(plan, own.split, own.splits, owner.s.k_length);
-  const core::Tile range = own_keys.range;
-  const std::int64_t keys = range.end - range.begin;
-  const PackedRows k{t.k, t.qk_row}, v{t.v, t.v_row};
-  pack_keys<Unit>(owner, p.k, p.qk_dim, range, k);
-  pack_keys<Unit>(owner, p.v, p.v_dim, range, v);
-  pack_transposed<Unit>(owner, p.k, p.qk_dim, range, PackedRows{t.staged, t.qk_row}, t.k_t);
-  const std::uint32_t non_finite = non_finite_chunks(k, v, own_keys);
-  std::fill_n(t.grad_k, t.panels_size(t.qk_lanes), 0.0F);
-  std::fill_n(t.grad_v, t.panels_size(t.v_lanes), 0.0F);
+// The Ops of flash2/backward_driver.h. dQ^T has head_dims in whole steps of the multiplier.
+template <typename Multiplier>
+class PairBackward : public VectorSums<BFloat16> {
+ public:
+  using Accumulator = float;
+  using Memory = BackwardMemory<Multiplier>;
 
-  const core::Tiling tiling = query_tiling(p, plan, owner.s.q_length);
-  const std::int64_t first_slot = own.splits == 1 ? 0 : first_grad_q_slot(p, plan, own.split);
-  for (std::int64_t g = 0; g < p.group(); ++g) {
-    const Head head(p, owner.s.index, first_head + g);
-    const std::int64_t query_head = (own.head - plan.whole) * p.group() + g;
-    for (std::int64_t i = 0; i < tiling.count(); ++i) {
-      if (own.splits == 1) {
-        whole_tile<Unit>(head, tiling[i], own_keys, non_finite, t, plan);
-      } else {
-        split_tile<Unit>(head, tiling[i], own_keys, non_finite, t, plan, slots.queries_of(query_head, i),
-                         slots.grad_q_of(query_head, first_slot + i));
-      }
-    }
+  static std::int64_t tile_rows() { return kBackwardRows; }
+
+  static void take_queries(Arena& arena, const core::Problem& p, std::int64_t rows) {
+    const PackedQueries<Multiplier> taken(arena, p, rows);
   }
-  constexpr std::int64_t kPanel = kPanelLanes<Unit>;
-  auto store = [&](const core::View& view, const float* from, std::int64_t dim,
-                   float scale) TESSERA_BF16_ATTR {
-    auto to = [&](std::int64_t j)
-                  TESSERA_BF16_ATTR { return owner.key_row<BFloat16>(view, range.begin + j); };
-    for (std::int64_t j = 0; j < keys; ++j) {
-      prefetch_row(to(std::min(j + 12, keys - 1)), dim);
-      for (std::int64_t c = 0; c < dim; c += kPanel) {
-        store_row_bf16(from + c * t.keys + j * kPanel, std::min(dim - c, kPanel), scale, to(j) + c);
+
+  static std::int64_t grad_q_size(const core::Problem& p, std::int64_t rows) {
+    return round_up(p.qk_dim, Multiplier::kRowStep) * rows;
+  }
+
+  static void pack(const HeadView& head, const core::Interval& rows, std::byte* slot,
+                   const BackwardPlan& plan) {
+    Arena arena(slot);
+    const PackedQueries<Multiplier> memory(arena, head.p, plan.slot_rows);
+    QueryPacker<Multiplier>(head, rows, memory).pack();
+  }
+
+  static GradQPart part_of(const core::Problem& p, std::int64_t tile_rows, std::int64_t first,
+                           std::int64_t count) {
+    return VectorSums<BFloat16>::part_of(p, tile_rows, first, count, Multiplier::kStrip * kLanes);
+  }
+
+  PairBackward(const core::Problem& p, const BackwardPlan& plan, const Memory& memory)
+      : p_(p), plan_(plan), t_(memory) {}
+
+  void load_keys(const HeadView& owner, const TaskKeys& keys) {
+    keys_ = keys;
+    const PackedRows k{t_.k, t_.qk_row}, v{t_.v, t_.v_row};
+    pack_keys<Multiplier>(owner, p_.k, p_.qk_dim, keys.range, k);
+    pack_keys<Multiplier>(owner, p_.v, p_.v_dim, keys.range, v);
+    pack_transposed<Multiplier>(owner, p_.k, p_.qk_dim, keys.range, PackedRows{t_.staged, t_.qk_row}, t_.k_t);
+    non_finite_ = non_finite_chunks(k, v, keys);
+    std::fill_n(t_.grad_k, t_.panels_size(t_.qk_lanes), 0.0F);
+    std::fill_n(t_.grad_v, t_.panels_size(t_.v_lanes), 0.0F);
+  }
+
+  // The sign of the scale is in Q.
+  void store_grad_kv(const HeadView& owner) const {
+    constexpr std::int64_t kPanel = kPanelLanes<Multiplier>;
+    const std::int64_t count = keys_.range.length();
+    auto store = [&](const core::View& view, const float* from, std::int64_t dim,
+                     float scale) TESSERA_BF16_ATTR {
+      auto to = [&](std::int64_t j)
+                    TESSERA_BF16_ATTR { return owner.key_row<BFloat16>(view, keys_.range.begin + j); };
+      for (std::int64_t j = 0; j < count; ++j) {
+        prefetch_row(to(std::min(j + 12, count - 1)), dim);
+        for (std::int64_t c = 0; c < dim; c += kPanel) {
+          store_row_bf16(from + c * t_.keys + j * kPanel, std::min(dim - c, kPanel), scale, to(j) + c);
+        }
+      }
+    };
+    if (p_.has_grad_k) store(p_.grad_k, t_.grad_k, p_.qk_dim, static_cast<float>(std::abs(p_.scale)));
+    if (p_.has_grad_v) store(p_.grad_v, t_.grad_v, p_.v_dim, 1.0F);
+  }
+
+  class Tile {
+   public:
+    Tile(const PairBackward& task, const HeadView& head, const core::Interval& rows)
+        : head_(head),
+          rows_(rows),
+          task_(task),
+          memory_(task.t_),
+          tile_(head, rows, task.keys_, task.non_finite_, memory_) {
+      QueryPacker<Multiplier>(head, rows, memory_).pack();
+    }
+    Tile(const PairBackward& task, const HeadView& head, const core::Interval& rows, std::byte* slot)
+        : head_(head),
+          rows_(rows),
+          task_(task),
+          memory_(task.with_slot(slot)),
+          tile_(head, rows, task.keys_, task.non_finite_, memory_) {}
+    Tile(const Tile&) = delete;
+    Tile& operator=(const Tile&) = delete;
+
+    [[nodiscard]] std::int64_t grad_q_size() const { return memory_.qk_row * tile_.width(); }
+
+    void step(const core::TileRange& keys, float* grad_q_t, bool first) { tile_.step(keys, grad_q_t, first); }
+
+    void store_grad_q(const float* grad_q_t) const {
+      const core::Problem& p = task_.p_;
+      auto to = [&](std::int64_t r)
+                    TESSERA_BF16_ATTR { return head_.query_row<BFloat16>(p.grad_q, rows_.begin + r); };
+      transpose(grad_q_t, tile_.width(), p.qk_dim, tile_.width(), memory_.grad_q, p.qk_dim);
+      for (std::int64_t r = 0; r < rows_.length(); ++r) prefetch_row(to(r), p.qk_dim);
+      for (std::int64_t r = 0; r < rows_.length(); ++r) {
+        store_row_bf16(memory_.grad_q + r * p.qk_dim, p.qk_dim, static_cast<float>(p.scale), to(r));
       }
     }
+
+   private:
+    const HeadView& head_;
+    core::Interval rows_;
+    const PairBackward& task_;
+    Memory memory_;
+    BackwardTile<Multiplier> tile_;
   };
-  if (p.has_grad_k) store(p.grad_k, t.grad_k, p.qk_dim, static_cast<float>(std::abs(p.scale)));
-  if (p.has_grad_v) store(p.grad_v, t.grad_v, p.v_dim, 1.0F);
-}
 
-template <typename Unit>
-void pack_queries(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
-                  std::int64_t tile, const SplitSlots& slots) {
-  const std::int64_t head_of_all = plan.whole * p.group() + query_head;
-  const Head head(p, head_of_all / p.q_heads, head_of_all % p.q_heads);
-  const core::Tiling tiling = query_tiling(p, plan, head.s.q_length);
-  if (tile >= tiling.count()) return;  // a shorter one of packed sequences
-  Arena slot(slots.queries_of(query_head, tile));
-  QueryTile<Unit>(head, tiling[tile], QueryMemory<Unit>(slot, p, plan.slot_rows)).load_queries();
-}
+ private:
+  // The worker's memory with queries that were packed before.
+  [[nodiscard]] Memory with_slot(std::byte* slot) const {
+    Arena arena(slot);
+    return t_.with(PackedQueries<Multiplier>(arena, p_, plan_.slot_rows));
+  }
 
-template <typename Unit>
-void reduce(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head, std::int64_t tile,
-            std::int64_t part, std::byte* memory, const SplitSlots& slots) {
-  reduce_part<BFloat16>(p, plan, query_head, tile, part, memory, slots, Unit::kStrip * kLanes);
-}
-
-template <typename Unit>
-std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
-  Arena tasks, sums;
-  const BackwardScratch<Unit> scratch(tasks, p, plan);
-  const ReduceScratch<float> reduce_scratch(sums, p, plan);
-  return std::max(tasks.used(), sums.used());
-}
-
-template <typename Unit>
-SplitSlots slot_sizes(const core::Problem& p, const BackwardPlan& plan) {
-  Arena queries, grad_q;
-  const QueryMemory<Unit> counted(queries, p, plan.slot_rows);
-  grad_q.take<float>(counted.qk_row * plan.slot_rows);
-  return {.query_bytes = queries.used(), .grad_q_bytes = grad_q.used()};
-}
-
-inline std::int64_t backward_tile_rows(bool /*fp64*/) { return kBackwardRows; }
-
-template <typename Unit>
-inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows,      backward_worker_bytes<Unit>,
-                                                slot_sizes<Unit>,        pack_queries<Unit>,
-                                                run_backward_task<Unit>, reduce<Unit>};
+  const core::Problem& p_;
+  const BackwardPlan& plan_;
+  const Memory& t_;
+  TaskKeys keys_;
+  std::uint32_t non_finite_ = 0;
+  [[maybe_unused]] typename Multiplier::Session session_{};
+};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE::bf16
 TESSERA_BF16_END

@@ -1,8 +1,8 @@
-// Products of bf16 on vdpbf16ps: pairs of A broadcast against vectors of pairs of B, a block of fp32
-// accumulators in registers. Included once, for Highway's target AVX3.
+// Products of bf16 on vdpbf16ps: pairs of A are broadcast against vectors of pairs of B, with a
+// block of fp32 accumulators in registers. Included once, for Highway's target AVX3.
 #pragma once
 
-#include "core/visibility.h"
+#include "core/band.h"
 #include "cpu/flash2/bf16/pairs-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
 
@@ -16,7 +16,7 @@ struct Dot {
   static constexpr std::int64_t kPanel = 4;    // vectors of a panel of accumulators
   static constexpr bool kStoresSums = false;   // whether product() leaves its sums in memory
 
-  // What a thread must do before and after it uses the unit.
+  // What a thread does before and after it uses the multiplier.
   struct Session {};
 
   // K^T or V^T as A operand, packed for a contraction over keys: pair (c, j / 2) of `keys` rows.
@@ -32,8 +32,8 @@ struct Dot {
     return packed[pair * stride + c];
   }
 
-  // Sums over `pairs` of A (rows) times B, handed to epilogue(row, vector, sum) in blocks: sum[i][x] is that of
-  // row + i and vector + x. `to` is for units that store sums.
+  // Sums over `pairs` of A (rows) times B, handed to epilogue(row, vector, sum) in blocks:
+  // sum[i][x] is that of row + i and vector + x. `to` is for multipliers that store sums.
   template <int Vectors, typename Epilogue>
   static HWY_INLINE void product(const Pair* a, std::int64_t a_row, const Pair* b, std::int64_t b_row,
                                  std::int64_t pairs, std::int64_t rows, float* /*to*/,
@@ -46,8 +46,8 @@ struct Dot {
     for (; r < rows; r += 2) product_block<2, Vectors>(a + r * a_row, a_row, b, b_row, pairs, r, epilogue);
   }
 
-  // C += A B for `rows` rows and `vectors` vectors. range_of(r, count) gives the pairs that matter to rows
-  // r .. r + count.
+  // C += A B for `rows` rows and `vectors` vectors. range_of(r, count) gives the pairs that matter
+  // to rows r .. r + count.
   template <Walk W, typename RangeOf>
   static HWY_INLINE void accumulate(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_row,
                                     const Accumulators& c, std::int64_t rows, std::int64_t vectors,
@@ -59,7 +59,7 @@ struct Dot {
       to.data += v / kPanel * c.panel + v % kPanel * kLanes;
       if (c.alpha != nullptr) to.alpha += v * kLanes;
       auto one = [&]<int Count>(std::int64_t r) TESSERA_BF16_ATTR {
-        const core::Tile range = range_of(r, Count);
+        const core::Interval range = range_of(r, Count);
         const Pair* first = W == Walk::rows ? a + r * a_stride + range.begin : a + range.begin * a_stride + r;
         if (range.begin < range.end) {
           accumulate_block<W, Count, Vectors>(first, a_stride, lines + range.begin * b_row, b_row,

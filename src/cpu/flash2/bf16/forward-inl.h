@@ -1,12 +1,12 @@
-// cpu.flash2, forward, for bf16 on a unit that multiplies bf16: the schedule of simd/flash2_forward-inl.h with
-// products over pairs.
+// cpu.flash2, forward, for bf16 on hardware that multiplies bf16: the schedule of
+// flash2/forward_driver.h with products over pairs.
 //
 //   S^T = K Q^T             A: rows of K as they are; B: pairs along head_dim x rows of queries
 //   P^T = 2^(c (S^T - max))  fp32 lane by lane, rounded to bf16: pairs of keys x rows of queries
 //   O^T += V^T P^T          A: V transposed, packed once per head
 //
-// Units follow the unit's grain: contractions over keys start and end at multiples of Unit::kDepth, where the
-// scores outside the step are -inf. Memory per worker: the tiles, and K and V of one head packed as bf16.
+// Contractions over keys begin and end at multiples of Multiplier::kDepth; scores outside the step
+// are -inf there. Memory per worker: the tiles, and K and V of one head packed as bf16.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 #include <limits>
 
 #include "cpu/flash2/bf16/pairs-inl.h"
-#include "cpu/flash2/forward_plan.h"
+#include "cpu/flash2/forward_driver.h"
 #include "cpu/flash2/vector/product-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
 TESSERA_BF16_BEGIN
@@ -25,10 +25,10 @@ namespace tessera::cpu::HWY_NAMESPACE::bf16 {
 
 inline constexpr std::int64_t kForwardRows = 64;  // queries per tile
 
-template <typename Unit>
-struct ForwardScratch {
-  std::int64_t* held;          // which head k and v hold, counted from 1; first, for it must start as 0
-  std::int64_t qk_row, v_row;  // head_dims in whole units
+// The memory of one worker.
+template <typename Multiplier>
+struct ForwardMemory {
+  std::int64_t qk_row, v_row;  // head_dims in the multiplier's whole steps
   std::uint16_t* q_rows;       // tile rows x qk_row
   Pair* q;                     // qk_row / 2 x tile rows
   float* o;                    // v_row x tile rows: outputs, not yet normalised
@@ -41,13 +41,13 @@ struct ForwardScratch {
   Pair* v;                // transposed
   std::uint16_t* staged;  // a few keys' rows of V on their way there
 
-  ForwardScratch(Arena& arena, const core::Problem& problem, const ForwardPlan& plan) {
+  ForwardMemory(Arena& arena, const core::Problem& problem, const ForwardPlan& plan) {
     constexpr std::int64_t kTile = kForwardRows;
-    const std::int64_t lines = round_up(plan.block_k, Unit::kRowStep) + Unit::kDepth + Unit::kRowStep;
-    held = arena.take<std::int64_t>(1);
-    qk_row = round_up(problem.qk_dim, Unit::kDepth);
-    v_row = round_up(problem.v_dim, Unit::kRowStep);
-    const std::int64_t keys = padded_keys<Unit>(problem.k_length);
+    const std::int64_t lines =
+        round_up(plan.block_k, Multiplier::kRowStep) + Multiplier::kDepth + Multiplier::kRowStep;
+    qk_row = round_up(problem.qk_dim, Multiplier::kDepth);
+    v_row = round_up(problem.v_dim, Multiplier::kRowStep);
+    const std::int64_t keys = padded_keys<Multiplier>(problem.k_length);
     q_rows = arena.take<std::uint16_t>(kTile * qk_row);
     q = arena.take<Pair>(qk_row / 2 * kTile);
     o = arena.take<float>(v_row * kTile);
@@ -59,48 +59,48 @@ struct ForwardScratch {
     maximum = arena.take<float>(kTile);
     sum = arena.take<float>(kTile);
     k = arena.take<std::uint16_t>(keys * qk_row);
-    v = arena.take<Pair>(Unit::transposed_size(keys, v_row));
+    v = arena.take<Pair>(Multiplier::transposed_size(keys, v_row));
     staged = arena.take<std::uint16_t>(kStagedKeys * v_row);
   }
 };
 
 // One tile of queries of one head.
-template <typename Unit>
+template <typename Multiplier>
 class ForwardTile {
  public:
-  ForwardTile(const Head& head, core::Tile rows, const ForwardScratch<Unit>& scratch, std::int64_t block_k)
+  ForwardTile(const HeadView& head, const core::Interval& rows, const ForwardMemory<Multiplier>& memory,
+              std::int64_t block_k)
       : head_(head),
         p_(head.p),
         rows_(rows),
-        t_(scratch),
+        t_(memory),
         block_k_(block_k),
-        width_(round_up(rows.end - rows.begin, Unit::kStrip * kLanes)),
+        width_(round_up(rows.length(), Multiplier::kStrip * kLanes)),
         vectors_(width_ / kLanes),
-        v_stride_(Unit::transposed_stride(scratch.v_row)),
+        v_stride_(Multiplier::transposed_stride(memory.v_row)),
         scaled_(has_features(head.p) || head.p.scale == 0),
         scale_(static_cast<float>(std::abs(head.p.scale))) {}
 
-  // Fills out and LSE. Returns false when the output is not finite: a NaN or infinity among the values may
-  // then have reached a row that does not see it, as 0 * NaN; `careful` keeps to what each row sees.
-  bool run(bool careful) {
-    careful_ = careful;
+  // Writes out and LSE; see flash2/forward_driver.h.
+  bool run(bool skip_zeros) {
+    skip_zeros_ = skip_zeros;
     load_queries();
-    next_queries_ = RowQueue(head_.query_row<const BFloat16>(p_.q, rows_.end), p_.q.row_stride,
-                             std::min(kForwardRows, head_.s.q_length - rows_.end), p_.qk_dim);
-    outputs_ = RowQueue(head_.query_row<const BFloat16>(p_.out, rows_.begin), p_.out.row_stride,
-                        rows_.end - rows_.begin, p_.v_dim);
+    next_queries_ = RowPrefetcher(head_.query_row<const BFloat16>(p_.q, rows_.end), p_.q.row_stride,
+                                  std::min(kForwardRows, head_.s.q_length - rows_.end), p_.qk_dim);
+    outputs_ = RowPrefetcher(head_.query_row<const BFloat16>(p_.out, rows_.begin), p_.out.row_stride,
+                             rows_.length(), p_.v_dim);
     std::memset(t_.o, 0, static_cast<std::size_t>(t_.v_row * width_) * sizeof(float));
     std::fill_n(t_.maximum, width_, std::numeric_limits<float>::lowest());
     std::fill_n(t_.sum, width_, 0.0F);
-    core::for_each_key_tile(p_, head_.s, head_.q_head, rows_.begin, rows_.end, block_k_,
-                            [&](const core::Tile& keys) TESSERA_BF16_ATTR { visit(keys); });
+    core::for_each_tile(core::visible_keys(p_, head_.s, head_.q_head, rows_), block_k_,
+                        [&](const core::TileRange& keys) TESSERA_BF16_ATTR { visit(keys); });
     return finalize();
   }
 
  private:
   // Q times the sign of the scale, as pairs in lanes; lanes past the end are 0.
   void load_queries() {
-    const std::int64_t count = rows_.end - rows_.begin;
+    const std::int64_t count = rows_.length();
     const PackedRows rows{t_.q_rows, t_.qk_row};
     copy_rows(count, p_.qk_dim, p_.scale < 0 ? 0x8000 : 0, rows, [&](std::int64_t r) TESSERA_BF16_ATTR {
       return head_.query_row<const BFloat16>(p_.q, rows_.begin + r);
@@ -110,23 +110,21 @@ class ForwardTile {
     transpose_pairs(rows, width_, t_.q, width_);
   }
 
-  // A full tile takes all vectors of rows at once. Around the diagonal each strip of vectors takes what it sees.
-  void visit(const core::Tile& keys) {
+  // A full tile takes all vectors of rows at once. Around the diagonal each strip of vectors takes
+  // what it sees.
+  void visit(const core::TileRange& keys) {
     if (keys.kind == core::TileKind::full) return step(keys, 0, vectors_, false);
-    for (std::int64_t v = 0; v < vectors_; v += Unit::kStrip) {
+    for (std::int64_t v = 0; v < vectors_; v += Multiplier::kStrip) {
       const std::int64_t begin = rows_.begin + v * kLanes;
       if (begin >= rows_.end) break;
-      const core::VisibleRange seen = core::visible_range(
-          head_.s.band, begin, std::min(begin + Unit::kStrip * kLanes, rows_.end), head_.s.k_length);
-      const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
-                            std::clamp(seen.end, keys.begin, keys.end)};
-      if (part.begin >= part.end) continue;
-      step(part, v, Unit::kStrip, seen.kind(part.begin, part.end) != core::TileKind::full);
+      const core::Interval strip{begin, std::min(begin + Multiplier::kStrip * kLanes, rows_.end)};
+      const core::VisibleRange part = core::visible_part(head_.s.band, strip, keys);
+      if (!part.empty()) step({part.begin, part.end}, v, Multiplier::kStrip, !part.full());
     }
   }
 
-  void step(const core::Tile& keys, std::int64_t first_vector, std::int64_t vectors, bool masked) {
-    if constexpr (Unit::kStrip == 1) {
+  void step(const core::Interval& keys, std::int64_t first_vector, std::int64_t vectors, bool masked) {
+    if constexpr (Multiplier::kStrip == 1) {
       if (vectors == 1) return step_of<1>(keys, first_vector, masked);
       if (vectors == 3) return step_of<3>(keys, first_vector, masked);
     }
@@ -135,21 +133,21 @@ class ForwardTile {
   }
 
   template <int Vectors>
-  HWY_NOINLINE void step_of(const core::Tile& keys, std::int64_t first_vector, bool masked) {
+  HWY_NOINLINE void step_of(const core::Interval& keys, std::int64_t first_vector, bool masked) {
     constexpr std::int64_t kWidth = Vectors * kLanes;
-    const std::int64_t lane = first_vector * kLanes, count = keys.end - keys.begin;
-    // Lines of S and P begin at a key that the unit can begin with.
-    const std::int64_t base = round_down(keys.begin, Unit::kDepth), lead = keys.begin - base;
-    const std::int64_t lines = round_up(lead + count, Unit::kDepth);
+    const std::int64_t lane = first_vector * kLanes, count = keys.length();
+    // Lines of S and P begin at a key that the multiplier can begin with.
+    const std::int64_t base = round_down(keys.begin, Multiplier::kDepth), lead = keys.begin - base;
+    const std::int64_t lines = round_up(lead + count, Multiplier::kDepth);
     float* scores = t_.s + lead * kWidth;
     alignas(64) float maximum[kWidth];
     std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
-    issue_qk<Vectors>(keys, lane, scores, maximum);
+    multiply_qk<Vectors>(keys, lane, scores, maximum);
     if (scaled_ || masked) {
       std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
       const ScoreBlock<float> block{scores, kWidth, Vectors, rows_.begin + lane, keys};
       if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias);
-      finish_scores<float>(head_, block, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
+      apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
     }
     std::fill_n(t_.s, lead * kWidth, core::kMinusInfinity<float>);
     std::fill_n(scores + count * kWidth, (lines - lead - count) * kWidth, core::kMinusInfinity<float>);
@@ -168,36 +166,36 @@ class ForwardTile {
     } else {
       exponentiate<Vectors, true>(lines, lane);
     }
-    const Pair* values = t_.v + Unit::transposed_offset(v_stride_, base);
-    if (careful_ && (masked || lines != count || p_.has_bias)) {
-      issue_pv_careful<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
+    const Pair* values = t_.v + Multiplier::transposed_offset(v_stride_, base);
+    if (skip_zeros_ && (masked || lines != count || p_.has_bias)) {
+      multiply_pv_skipping_zeros<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
     } else {
-      const core::Tile all{0, lines / 2};
+      const core::Interval all{0, lines / 2};
       for (int v = 0; v < Vectors; v += static_cast<int>(kPanelWidth<Vectors> / kLanes)) {
-        const Accumulators outputs{t_.o + lane + v * kLanes, width_, kPanelLanes<Unit>,
+        const Accumulators outputs{t_.o + lane + v * kLanes, width_, kPanelLanes<Multiplier>,
                                    raised ? alpha + v * kLanes : nullptr};
-        Unit::template accumulate<Walk::columns>(
+        Multiplier::template accumulate<Walk::columns>(
             values, v_stride_, probabilities<Vectors>(lines, v), kPanelWidth<Vectors>, outputs, p_.v_dim,
             kPanelWidth<Vectors> / kLanes, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
       }
     }
   }
 
-  // s = k q (scaled, where features want it), and the largest score of each lane.
+  // s = k q (scaled where features apply), and the largest score of each lane.
   template <int Vectors>
-  HWY_INLINE void issue_qk(const core::Tile& keys, std::int64_t lane, float* s, float* maximum) {
+  HWY_INLINE void multiply_qk(const core::Interval& keys, std::int64_t lane, float* s, float* maximum) {
     constexpr std::int64_t kWidth = Vectors * kLanes;
-    const std::int64_t count = keys.end - keys.begin;
+    const std::int64_t count = keys.length();
     const __m512 factor = _mm512_set1_ps(scaled_ ? scale_ : 1.0F);
     const bool scaled = scaled_;
-    RowQueue *next_queries = &next_queries_, *outputs = &outputs_;
-    Unit::template product<Vectors>(
+    RowPrefetcher *next_queries = &next_queries_, *outputs = &outputs_;
+    Multiplier::template product<Vectors>(
         reinterpret_cast<const Pair*>(t_.k + keys.begin * t_.qk_row), t_.qk_row / 2, t_.q + lane, width_,
         t_.qk_row / 2, round_up(count, 2), s, kWidth,
         [=]<int Rows, int Columns>(std::int64_t row, int vector, __m512(&sum)[Rows][Columns])
             TESSERA_BF16_ATTR {
-              next_queries->ask();
-              outputs->ask();
+              next_queries->next();
+              outputs->next();
 #pragma GCC unroll 8
               for (int v = 0; v < Columns; ++v) {
                 float* to = s + row * kWidth + (vector + v) * kLanes;
@@ -205,7 +203,7 @@ class ForwardTile {
 #pragma GCC unroll 8
                 for (int r = 0; r < Rows; ++r) {
                   const __m512 x = scaled ? _mm512_mul_ps(sum[r][v], factor) : sum[r][v];
-                  if (scaled || !Unit::kStoresSums) _mm512_storeu_ps(to + r * kWidth, x);
+                  if (scaled || !Multiplier::kStoresSums) _mm512_storeu_ps(to + r * kWidth, x);
                   if (row + r < count) largest = _mm512_max_ps(x, largest);
                 }
                 _mm512_storeu_ps(maximum + (vector + v) * kLanes, largest);
@@ -213,9 +211,9 @@ class ForwardTile {
             });
   }
 
-  // P lies in panels as wide as accumulators', one after the other: pairs of vector v, kPanelWidth apart.
+  // P lies in panels as wide as those of accumulators: pairs of vector v lie kPanelWidth apart.
   template <int Vectors>
-  static constexpr std::int64_t kPanelWidth = std::min<std::int64_t>(Vectors, Unit::kPanel) * kLanes;
+  static constexpr std::int64_t kPanelWidth = std::min<std::int64_t>(Vectors, Multiplier::kPanel) * kLanes;
   template <int Vectors>
   [[nodiscard]] Pair* probabilities(std::int64_t lines, int v) const {
     constexpr std::int64_t kPanel = kPanelWidth<Vectors>;
@@ -225,8 +223,8 @@ class ForwardTile {
   // Scores to units of log2.
   [[nodiscard]] float unit_scale() const { return scaled_ ? kLog2E : scale_ * kLog2E; }
 
-  // The running maximum after a step whose largest scores are given. Returns whether one rose; `alpha` is then the
-  // factor for what was accumulated before.
+  // Raises the running maximum to the largest scores of a step. Returns whether one rose; `alpha`
+  // is then the factor for what the rows have accumulated so far.
   template <int Vectors>
   HWY_INLINE bool raise_maximum(std::int64_t lane, const float* largest, float* alpha) {
     const __m512 c = _mm512_set1_ps(unit_scale());
@@ -245,7 +243,8 @@ class ForwardTile {
     return raised != 0;
   }
 
-  // Scores become 2^(c (score - maximum)), exactly 1 at the maximum, as pairs of keys (or, without ToPairs, in place); sums grow.
+  // Scores become 2^(c (score - maximum)), exactly 1 at the maximum, as pairs of keys or, without
+  // ToPairs, in place. Sums grow.
   template <int Vectors, bool ToPairs>
   HWY_NOINLINE void exponentiate(std::int64_t lines, std::int64_t lane) {
     constexpr std::int64_t kWidth = Vectors * kLanes;
@@ -283,10 +282,10 @@ class ForwardTile {
     }
   }
 
-  // o = alpha o + v p without the products in which p is 0.
+  // o = alpha o + v p without the terms in which p is 0.
   template <int Vectors>
-  HWY_NOINLINE void issue_pv_careful(const Pair* values, std::int64_t pairs, std::int64_t lane,
-                                     const float* alpha) {
+  HWY_NOINLINE void multiply_pv_skipping_zeros(const Pair* values, std::int64_t pairs, std::int64_t lane,
+                                               const float* alpha) {
     for (std::int64_t c = 0; c < p_.v_dim; ++c) {
       for (int v = 0; v < Vectors; ++v) {
         float* o = t_.o + c * width_ + lane + v * kLanes;
@@ -294,7 +293,7 @@ class ForwardTile {
         if (alpha != nullptr) sum = _mm512_mul_ps(sum, _mm512_loadu_ps(alpha + v * kLanes));
         for (std::int64_t i = 0; i < pairs; ++i) {
           const __m512i factor =
-              _mm512_set1_epi32(static_cast<int>(Unit::transposed_pair(values, v_stride_, c, i)));
+              _mm512_set1_epi32(static_cast<int>(Multiplier::transposed_pair(values, v_stride_, c, i)));
           const __m512i p =
               _mm512_loadu_si512(probabilities<Vectors>(2 * pairs, v) + i * kPanelWidth<Vectors>);
           auto add = [&](__m512 x, __m512 probability) TESSERA_BF16_ATTR {
@@ -309,11 +308,11 @@ class ForwardTile {
     }
   }
 
-  // out = o / sum and LSE = maximum + log(sum); 0 and -inf for a row that saw nothing.
+  // Writes out = o / sum and LSE = maximum + log(sum); 0 and -inf for a row that sees nothing.
   bool finalize() {
     auto row = [&](std::int64_t r)
                    TESSERA_BF16_ATTR { return head_.query_row<BFloat16>(p_.out, rows_.begin + r); };
-    const std::int64_t count = rows_.end - rows_.begin;
+    const std::int64_t count = rows_.length();
     transpose(t_.o, width_, p_.v_dim, width_, t_.o_rows, p_.v_dim);
     bool finite = true;
     for (std::int64_t r = 0; r < count; ++r) {
@@ -330,53 +329,47 @@ class ForwardTile {
     return finite;
   }
 
-  const Head& head_;
+  const HeadView& head_;
   const core::Problem& p_;
-  core::Tile rows_;
-  const ForwardScratch<Unit>& t_;
+  core::Interval rows_;
+  const ForwardMemory<Multiplier>& t_;
   std::int64_t block_k_;
   std::int64_t width_;
   std::int64_t vectors_;
   std::int64_t v_stride_;
   bool scaled_;  // S is scaled as it is stored, else in the exponential
   float scale_;  // its absolute value: the sign is in q
-  bool careful_ = false;
-  RowQueue next_queries_, outputs_;
+  bool skip_zeros_ = false;
+  RowPrefetcher next_queries_, outputs_;
 };
 
-template <typename Unit>
-void run_forward_task(const core::Problem& p, const ForwardPlan& plan, std::int64_t task, std::byte* memory) {
-  Arena arena(memory);
-  const ForwardScratch<Unit> scratch(arena, p, plan);
-  const typename Unit::Session session;
-  const ForwardTask own = task_of(plan, p.batch * p.q_heads, task);
-  const Head head(p, own.head / p.q_heads, own.head % p.q_heads);
-  const std::int64_t kv_index = head.s.index * p.kv_heads + head.kv_head;
-  if (*scratch.held != kv_index + 1) {
-    const core::Tile keys{0, head.s.k_length};
-    pack_keys<Unit>(head, p.k, p.qk_dim, keys, PackedRows{scratch.k, scratch.qk_row});
-    pack_transposed<Unit>(head, p.v, p.v_dim, keys, PackedRows{scratch.staged, scratch.v_row}, scratch.v);
-    *scratch.held = kv_index + 1;
+// The Ops of flash2/forward_driver.h.
+template <typename Multiplier>
+class PairForward {
+ public:
+  using Memory = ForwardMemory<Multiplier>;
+
+  static std::int64_t tile_rows() { return kForwardRows; }
+
+  PairForward(const core::Problem& p, const ForwardPlan& /*plan*/, const Memory& memory)
+      : p_(p), t_(memory) {}
+
+  void load_keys(const HeadView& head, bool cached) {
+    if (cached) return;
+    const core::Interval keys{0, head.s.k_length};
+    pack_keys<Multiplier>(head, p_.k, p_.qk_dim, keys, PackedRows{t_.k, t_.qk_row});
+    pack_transposed<Multiplier>(head, p_.v, p_.v_dim, keys, PackedRows{t_.staged, t_.v_row}, t_.v);
   }
-  const core::Tiling tiling{head.s.q_length, kForwardRows, p.blocks ? p.blocks.block_q : 0};
-  for (std::int64_t t = own.first_tile; t < std::min(own.end_tile, tiling.count()); ++t) {
-    ForwardTile<Unit> tile(head, tiling[t], scratch, plan.keys_per_step(head.s.k_length));
-    if (!tile.run(false)) tile.run(true);
+
+  bool run_tile(const HeadView& head, const core::Interval& rows, std::int64_t block_k, bool skip_zeros) {
+    return ForwardTile<Multiplier>(head, rows, t_, block_k).run(skip_zeros);
   }
-}
 
-template <typename Unit>
-std::size_t forward_worker_bytes(const core::Problem& p, const ForwardPlan& plan) {
-  Arena arena;
-  const ForwardScratch<Unit> scratch(arena, p, plan);
-  return arena.used();
-}
-
-inline std::int64_t forward_tile_rows(bool /*fp64*/) { return kForwardRows; }
-
-template <typename Unit>
-inline constexpr ForwardEngine kForwardEngine{forward_tile_rows, forward_worker_bytes<Unit>,
-                                              run_forward_task<Unit>};
+ private:
+  const core::Problem& p_;
+  const Memory& t_;
+  [[maybe_unused]] typename Multiplier::Session session_{};
+};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE::bf16
 TESSERA_BF16_END

@@ -1,213 +1,275 @@
-// cpu.flash2, backward, by recomputation: P comes back from the scores and the LSE, tile by tile.
+// cpu.flash2, backward, in plain C++, for CPUs without a vector instruction set that we use: the
+// schedule of flash2/backward_driver.h.
 //
-//   prepare         delta = rowsum(dO o O) - dLSE, one number per row
-//   dQ pass         a task is a tile of queries:  dQ += dS K          over the keys they see
-//   dK, dV pass     a task is a tile of keys:     dV += P^T dO, dK += dS^T Q   over the queries that see them
-//   d(bias) pass    a task is a tile of the bias: the sum of dS over everything it was broadcast to
+//   P = exp(S - LSE),  dS = P o (dropout(dO V^T) - delta)
+//   dQ += dS K,  dV += P^T dO,  dK += dS^T Q
 //
-// with P = exp(S - LSE) and dS = P o (dropout(dO V^T) - delta). Every sum has one owner and a fixed order:
-// the result is bitwise the same for any number of threads. Passes whose gradient is not asked for are left
-// out. Traffic: Q, K, V, dO once per tile of the other side and pass. Memory besides the tensors: delta and
-// the tiles of each worker.
+// Traffic: K, V, dK, dV of a task's keys once per tile of queries, from the cache where they fit;
+// Q, dO, O, dQ once. Memory per worker: the tiles, and K, V, dK and dV of the task's keys.
 #include <algorithm>
 
-#include "core/task_order.h"
+#include "core/visibility.h"
+#include "cpu/flash2/backward_driver.h"
+#include "cpu/flash2/bias_gradient.h"
 #include "cpu/flash2/portable/backward_tile.h"
-#include "cpu/flash2/portable/engine.h"
-#include "cpu/head.h"
-#include "cpu/machine/arena.h"
-#include "cpu/machine/parallel_for.h"
 
 namespace tessera::cpu::portable {
 namespace {
 
-using core::Tile;
+template <typename A>
+struct BackwardMemory {
+  PackedQueries<A> queries;  // of heads that are not split
+  PackedKeys<A> keys;
+  BackwardTiles<A> tiles;
+  A *grad_k, *grad_v;  // the task's keys x head_dim
 
+  BackwardMemory(Arena& arena, const core::Problem& p, const BackwardPlan& plan)
+      : queries(arena, p, plan.unsplit_heads > 0 ? kBackwardTileRows : 0),
+        keys(arena, p, largest_task(p, plan).range.end),
+        tiles(arena, p, plan.block_k),
+        grad_k(arena.take<A>(keys.room * p.qk_dim)),
+        grad_v(arena.take<A>(keys.room * p.v_dim)) {}
+};
+
+// The Ops of flash2/backward_driver.h. dQ lies in rows of d_qk.
 template <typename T>
 class Backward {
-  using A = Accumulator<T>;
+  using A = core::Accumulator<T>;
 
  public:
-  Backward(const core::Problem& p, const registry::Configuration& configuration,
-           const registry::Resources& resources)
-      : p_(p), configuration_(configuration), resources_(resources) {
-    Arena arena(resources.workspace);
-    delta_ = {arena.take<A>(p.q_tokens, p.q_heads)};
-    worker_memory_ = resources.workspace == nullptr ? nullptr : resources.workspace + arena.used();
+  using Accumulator = A;
+  using Memory = BackwardMemory<A>;
+
+  static std::int64_t tile_rows() { return kBackwardTileRows; }
+
+  static void take_queries(Arena& arena, const core::Problem& p, std::int64_t rows) {
+    const PackedQueries<A> taken(arena, p, rows);
   }
 
-  static std::size_t worker_bytes(const core::Problem& p) {
-    Arena arena;
-    BackwardTiles<A>(arena, p);
-    return arena.used();
+  static std::int64_t grad_q_size(const core::Problem& p, std::int64_t rows) { return p.qk_dim * rows; }
+
+  static void pack(const HeadView& head, const Interval& rows, std::byte* slot, const BackwardPlan& plan) {
+    Arena arena(slot);
+    pack_queries<T>(head, rows, PackedQueries<A>(arena, head.p, plan.slot_rows));
   }
 
-  static std::size_t shared_bytes(const core::Problem& p) {
-    Arena arena;
-    arena.take<A>(p.q_tokens, p.q_heads);
-    return arena.used();
+  static void add(const A* from, std::int64_t count, A* to) {
+    for (std::int64_t x = 0; x < count; ++x) to[x] += from[x];
   }
 
-  void run() {
-    prepare();
-    if (p_.has_grad_q) grad_q();
-    if (p_.has_grad_k || p_.has_grad_v) grad_kv();
-    if (p_.has_grad_bias) grad_bias();
+  static GradQPart part_of(const core::Problem& p, std::int64_t /*tile_rows*/, std::int64_t first,
+                           std::int64_t count) {
+    return {.offset = first * p.qk_dim, .lines = count, .width = p.qk_dim, .stride = p.qk_dim};
+  }
+
+  static void add_lines(const GradQLines<A>& left, const GradQLines<A>& right, const GradQPart& part, A* to) {
+    for (std::int64_t line = 0; line < part.lines; ++line) {
+      for (std::int64_t c = 0; c < part.width; ++c) {
+        to[line * part.width + c] = left.data[line * left.stride + c] + right.data[line * right.stride + c];
+      }
+    }
+  }
+
+  static void store_part(const HeadView& head, std::int64_t first_row, std::int64_t count,
+                         const GradQLines<A>& sum, A* rows) {
+    if (sum.data == nullptr) std::fill_n(rows, count * head.p.qk_dim, A{0});
+    store_grad_q(head, {first_row, first_row + count}, sum.data == nullptr ? rows : sum.data);
+  }
+
+  Backward(const core::Problem& p, const BackwardPlan& plan, const Memory& memory)
+      : p_(p), plan_(plan), t_(memory) {}
+
+  void load_keys(const HeadView& owner, const TaskKeys& keys) {
+    range_ = keys.range;
+    pack_keys<T>(owner, range_, t_.keys);
+    std::fill_n(t_.grad_k, range_.length() * p_.qk_dim, A{0});
+    std::fill_n(t_.grad_v, range_.length() * p_.v_dim, A{0});
+  }
+
+  // Q came scaled, so dK needs no further factor.
+  void store_grad_kv(const HeadView& owner) const {
+    if (p_.has_grad_k) {
+      store_rows<T>(range_, p_.qk_dim, A{1}, t_.grad_k,
+                    [&](std::int64_t j) { return owner.key_row<T>(p_.grad_k, j); });
+    }
+    if (p_.has_grad_v) {
+      store_rows<T>(range_, p_.v_dim, A{1}, t_.grad_v,
+                    [&](std::int64_t j) { return owner.key_row<T>(p_.grad_v, j); });
+    }
+  }
+
+  class Tile {
+   public:
+    Tile(const Backward& task, const HeadView& head, const Interval& rows)
+        : Tile(task, head, rows, task.t_.queries) {
+      pack_queries<T>(head, rows, queries_);
+    }
+    Tile(const Backward& task, const HeadView& head, const Interval& rows, std::byte* slot)
+        : Tile(task, head, rows, packed_in(task, slot)) {}
+    Tile(const Tile&) = delete;
+    Tile& operator=(const Tile&) = delete;
+
+    [[nodiscard]] std::int64_t grad_q_size() const { return task_.p_.qk_dim * rows_.length(); }
+
+    void step(const TileRange& keys, A* grad_q, bool first) {
+      if (first) std::fill_n(grad_q, grad_q_size(), A{0});
+      tile_.recompute(keys, false);
+      tile_.add_dq(keys, grad_q);
+      tile_.add_dkv(keys, task_.t_.grad_k, task_.t_.grad_v);
+    }
+
+    void store_grad_q(const A* grad_q) const { Backward::store_grad_q(head_, rows_, grad_q); }
+
+   private:
+    Tile(const Backward& task, const HeadView& head, const Interval& rows, const PackedQueries<A>& queries)
+        : task_(task),
+          head_(head),
+          rows_(rows),
+          queries_(queries),
+          tile_(head, rows, queries_, task.range_, task.t_.keys, task.t_.tiles) {}
+
+    static PackedQueries<A> packed_in(const Backward& task, std::byte* slot) {
+      Arena arena(slot);
+      return PackedQueries<A>(arena, task.p_, task.plan_.slot_rows);
+    }
+
+    const Backward& task_;
+    const HeadView& head_;
+    Interval rows_;
+    PackedQueries<A> queries_;
+    BackwardTile<A> tile_;
+  };
+
+ private:
+  static void store_grad_q(const HeadView& head, const Interval& rows, const A* grad_q) {
+    store_rows<T>(rows, head.p.qk_dim, static_cast<A>(head.p.scale), grad_q,
+                  [&](std::int64_t i) { return head.query_row<T>(head.p.grad_q, i); });
+  }
+
+  const core::Problem& p_;
+  const BackwardPlan& plan_;
+  const Memory& t_;
+  Interval range_;
+};
+
+// ---- the gradient of a bias ---------------------------------------------------------------------
+
+// A task owns a tile of the bias, queries x keys. It sums dS over the sequences, heads and (if rows
+// were broadcast) queries that share the tile. Packed sequences may be shorter than the bias.
+constexpr std::int64_t kBiasKeys = 128;
+
+core::Tiling bias_rows(const core::Problem& p) {
+  return {p.bias_rows, kBackwardTileRows, p.blocks ? p.blocks.block_q : 0};
+}
+core::Tiling bias_keys(const core::Problem& p) { return {p.k_length, kBiasKeys, 0}; }
+
+template <typename A>
+struct BiasMemory {
+  PackedQueries<A> queries;
+  PackedKeys<A> keys;
+  BackwardTiles<A> tiles;
+  A* sum;  // tile rows x kBiasKeys
+
+  BiasMemory(Arena& arena, const core::Problem& p)
+      : queries(arena, p, kBackwardTileRows),
+        keys(arena, p, kBiasKeys),
+        tiles(arena, p, kBiasKeys),
+        sum(arena.take<A>(kBackwardTileRows * kBiasKeys)) {}
+};
+
+template <typename T>
+class BiasTile {
+  using A = core::Accumulator<T>;
+
+ public:
+  BiasTile(const core::Problem& p, const Interval& rows, const Interval& keys, const BiasMemory<A>& memory)
+      : p_(p), rows_(rows), keys_(keys), t_(memory) {
+    std::fill_n(t_.sum, rows.length() * kBiasKeys, A{0});
+  }
+
+  // Adds dS of one head of one sequence.
+  void add(const HeadView& head) {
+    const Interval keys{keys_.begin, std::min(keys_.end, head.s.k_length)};
+    if (keys.empty()) return;
+    pack_keys<T>(head, keys, t_.keys);
+    if (p_.bias_rows != 1) {
+      const Interval rows{rows_.begin, std::min(rows_.end, head.s.q_length)};
+      if (!rows.empty()) add(head, rows, keys);
+      return;
+    }
+    const core::Tiling tiling{head.s.q_length, kBackwardTileRows, p_.blocks ? p_.blocks.block_q : 0};
+    for (std::int64_t t = 0; t < tiling.count(); ++t) add(head, tiling[t], keys);
+  }
+
+  void store(std::int64_t bias_batch, std::int64_t bias_head) const {
+    core::with_type(p_.bias_dtype, [&]<typename B>() {
+      for (std::int64_t i = rows_.begin; i < rows_.end; ++i) {
+        B* to = p_.grad_bias.row<B>(bias_batch, bias_head, i) + keys_.begin;
+        const A* sum = t_.sum + (i - rows_.begin) * kBiasKeys;
+        for (std::int64_t x = 0; x < keys_.length(); ++x) {
+          to[x] = core::Element<B>::store(static_cast<core::Accumulator<B>>(sum[x]));
+        }
+      }
+    });
   }
 
  private:
-  template <typename Body>
-  void parallel(std::int64_t tasks, const Body& body) {
-    parallel_for(*resources_.executor, configuration_.workers, tasks, body);
-  }
-
-  BackwardTiles<A> tiles_of(int worker) const {
-    Arena arena(worker_memory_ + worker_bytes(p_) * static_cast<std::size_t>(worker));
-    return BackwardTiles<A>(arena, p_);
-  }
-
-  void prepare() {
-    const core::TaskOrder order = query_tasks(p_);
-    parallel(order.count(), [&](std::int64_t index, int) {
-      const core::Task task = order[index];
-      const Head head(p_, task.sequence, task.head);
-      const core::Tiling tiling = query_tiling(p_, head.s);
-      if (task.tile >= tiling.count()) return;
-      const Tile rows = tiling[task.tile];
-      for (std::int64_t i = rows.begin; i < rows.end; ++i) *delta_.row(head, i) = row_delta<T>(head, i);
-    });
-  }
-
-  void grad_q() {
-    const core::TaskOrder order = query_tasks(p_);
-    parallel(order.count(), [&](std::int64_t index, int worker) {
-      const core::Task task = order[index];
-      const Head head(p_, task.sequence, task.head);
-      const core::Tiling tiling = query_tiling(p_, head.s);
-      if (task.tile >= tiling.count()) return;
-      const Tile rows = tiling[task.tile];
-      const BackwardTiles<A> t = tiles_of(worker);
-      BackwardTile<T> tile(p_, t, delta_);
-      std::fill_n(t.sum_first, (rows.end - rows.begin) * p_.qk_dim, A{0});
-      tile.load_queries(head, rows);
-      core::for_each_key_tile(p_, head.s, head.q_head, rows.begin, rows.end, kBlockK, [&](const Tile& keys) {
-        tile.load_keys(head, keys);
-        const bool dense = tile.recompute(head, rows, keys, keys.kind);
-        tile.issue_dq(dense, rows, keys, t.sum_first);
-      });
-      store_rows<T>(rows.begin, rows.end, p_.qk_dim, static_cast<A>(p_.scale), t.sum_first,
-                    [&](std::int64_t i) { return head.query_row<T>(p_.grad_q, i); });
-    });
-  }
-
-  void grad_kv() {
-    const core::TaskOrder order = key_tasks(p_);
-    parallel(order.count(), [&](std::int64_t index, int worker) {
-      const core::Task task = order[index];
-      const std::int64_t first_head = task.head * p_.group();
-      const Head owner(p_, task.sequence, first_head);
-      const core::Tiling tiling = key_tiling(p_, owner.s);
-      if (task.tile >= tiling.count()) return;
-      const Tile keys = tiling[task.tile];
-      const BackwardTiles<A> t = tiles_of(worker);
-      BackwardTile<T> tile(p_, t, delta_);
-      const std::int64_t count = keys.end - keys.begin;
-      std::fill_n(t.sum_first, count * p_.qk_dim, A{0});
-      std::fill_n(t.sum_second, count * p_.v_dim, A{0});
-      tile.load_keys(owner, keys);
-      for (std::int64_t q_head = first_head; q_head < first_head + p_.group(); ++q_head) {
-        const Head head(p_, task.sequence, q_head);
-        core::for_each_query_tile(p_, head.s, q_head, keys.begin, keys.end, kBlockQ, [&](const Tile& rows) {
-          tile.load_queries(head, rows);
-          const bool dense = tile.recompute(head, rows, keys, rows.kind);
-          tile.issue_dkv(dense, rows, keys, t.sum_first, t.sum_second);
-        });
-      }
-      // q came scaled, so dK needs no further factor.
-      if (p_.has_grad_k) {
-        store_rows<T>(keys.begin, keys.end, p_.qk_dim, A{1}, t.sum_first,
-                      [&](std::int64_t j) { return owner.key_row<T>(p_.grad_k, j); });
-      }
-      if (p_.has_grad_v) {
-        store_rows<T>(keys.begin, keys.end, p_.v_dim, A{1}, t.sum_second,
-                      [&](std::int64_t j) { return owner.key_row<T>(p_.grad_v, j); });
-      }
-    });
-  }
-
-  // The bias is cut into tiles of queries x keys; each task sums dS over the sequences, heads and (if rows
-  // were broadcast) queries that share its tile. Packed sequences may be shorter than the bias.
-  void grad_bias() {
-    const bool all_rows = p_.bias_rows == 1;
-    const core::Tiling row_tiling{all_rows ? 1 : p_.bias_rows, kBlockQ, p_.blocks ? p_.blocks.block_q : 0};
-    const core::Tiling key_tiles{p_.k_length, kBlockK, p_.blocks ? p_.blocks.block_k : 0};
-    const std::int64_t row_tiles = row_tiling.count(), columns = key_tiles.count();
-    parallel(p_.bias_batch * p_.bias_heads * row_tiles * columns, [&](std::int64_t index, int worker) {
-      const BackwardTiles<A> t = tiles_of(worker);
-      const Tile keys = key_tiles[index % columns];
-      const Tile bias_rows = row_tiling[index / columns % row_tiles];
-      const std::int64_t owner = index / columns / row_tiles;
-      const std::int64_t bias_head = owner % p_.bias_heads, bias_batch = owner / p_.bias_heads;
-      const std::int64_t width = keys.end - keys.begin;
-      std::fill_n(t.sum_first, (bias_rows.end - bias_rows.begin) * kBlockK, A{0});
-      const std::int64_t batch = p_.q_length > 0 ? p_.batch : 0;  // heads without queries add nothing
-      for (std::int64_t b = bias_batch; b < batch; b += p_.bias_batch) {
-        for (std::int64_t h = bias_head; h < p_.q_heads; h += p_.bias_heads) {
-          add_bias_gradient(Head(p_, b, h), all_rows, bias_rows, keys, t);
-        }
-      }
-      core::with_type(p_.bias_dtype, [&]<typename B>() {
-        for (std::int64_t r = bias_rows.begin; r < bias_rows.end; ++r) {
-          B* target = p_.grad_bias.row<B>(bias_batch, bias_head, r) + keys.begin;
-          const A* sum = t.sum_first + (r - bias_rows.begin) * kBlockK;
-          for (std::int64_t x = 0; x < width; ++x) {
-            target[x] = Element<B>::store(static_cast<Accumulator<B>>(sum[x]));
-          }
-        }
-      });
-    });
-  }
-
-  void add_bias_gradient(const Head& head, bool all_rows, const Tile& bias_rows, const Tile& bias_keys,
-                         const BackwardTiles<A>& t) {
-    const Tile keys{bias_keys.begin, std::min(bias_keys.end, head.s.k_length)};
-    if (keys.begin >= keys.end) return;
-    BackwardTile<T> tile(p_, t, delta_);
-    tile.load_keys(head, keys);
-    core::for_each_query_tile(p_, head.s, head.q_head, keys.begin, keys.end, kBlockQ, [&](Tile rows) {
-      if (!all_rows) {
-        rows.begin = std::max(rows.begin, bias_rows.begin);
-        rows.end = std::min(rows.end, bias_rows.end);
-        if (rows.begin >= rows.end) return;
-      }
-      tile.load_queries(head, rows);
-      tile.recompute(head, rows, keys, rows.kind, true);
-      for (std::int64_t r = 0; r < rows.end - rows.begin; ++r) {
-        A* sum = t.sum_first + (all_rows ? 0 : rows.begin + r - bias_rows.begin) * kBlockK;
-        const A* ds = t.ds + r * kBlockK;
-        for (std::int64_t x = t.seen[r].begin; x < t.seen[r].end; ++x) sum[x] += ds[x];
+  void add(const HeadView& head, const Interval& rows, const Interval& range) {
+    const core::VisibleSpan span = core::visible_keys(p_, head.s, head.q_head, rows);
+    if (!core::any_visible(span, range)) return;
+    pack_queries<T>(head, rows, t_.queries);
+    BackwardTile<A> tile(head, rows, t_.queries, range, t_.keys, t_.tiles);
+    core::for_each_tile(span, range, kBiasKeys, [&](const TileRange& keys) {
+      tile.recompute(keys, true);
+      for (std::int64_t r = 0; r < rows.length(); ++r) {
+        const std::int64_t line = p_.bias_rows == 1 ? 0 : rows.begin + r - rows_.begin;
+        A* sum = t_.sum + line * kBiasKeys + (keys.begin - keys_.begin);
+        const A* ds = t_.tiles.ds + r * kBiasKeys;
+        for (std::int64_t x = t_.tiles.visible[r].begin; x < t_.tiles.visible[r].end; ++x) sum[x] += ds[x];
       }
     });
   }
 
   const core::Problem& p_;
-  const registry::Configuration& configuration_;
-  const registry::Resources& resources_;
-  Delta<A> delta_{};
-  std::byte* worker_memory_ = nullptr;
+  Interval rows_, keys_;
+  const BiasMemory<A>& t_;
 };
+
+template <typename T>
+void bias_gradient_task(const core::Problem& p, std::int64_t task, std::byte* bytes) {
+  Arena arena(bytes);
+  const BiasMemory<core::Accumulator<T>> memory(arena, p);
+  const core::Tiling rows = bias_rows(p), keys = bias_keys(p);
+  const std::int64_t owner = task / keys.count() / rows.count();
+  const std::int64_t bias_head = owner % p.bias_heads, bias_batch = owner / p.bias_heads;
+  BiasTile<T> tile(p, rows[task / keys.count() % rows.count()], keys[task % keys.count()], memory);
+  const std::int64_t batch = p.q_length > 0 ? p.batch : 0;  // heads without queries add nothing
+  for (std::int64_t b = bias_batch; b < batch; b += p.bias_batch) {
+    for (std::int64_t h = bias_head; h < p.q_heads; h += p.bias_heads) tile.add(HeadView(p, b, h));
+  }
+  tile.store(bias_batch, bias_head);
+}
 
 }  // namespace
 
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers) {
-  return core::with_type(p.dtype, [&]<typename T>() {
-    return flash2_configuration(p, workers, Backward<T>::worker_bytes(p), Backward<T>::shared_bytes(p));
-  });
-}
+extern const BackwardOps kBackwardOps;
+constinit const BackwardOps kBackwardOps = backward_ops<Backward>();
 
-void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  core::with_type(p.dtype, [&]<typename T>() { Backward<T>(p, configuration, resources).run(); });
-}
+extern const BiasGradientOps kBiasGradientOps;
+constinit const BiasGradientOps kBiasGradientOps{
+    .tasks =
+        [](const core::Problem& p) {
+          return p.bias_batch * p.bias_heads * bias_rows(p).count() * bias_keys(p).count();
+        },
+    .worker_bytes =
+        [](const core::Problem& p) {
+          Arena arena;
+          core::with_type(p.dtype, [&]<typename T>() { BiasMemory<core::Accumulator<T>>(arena, p); });
+          return arena.used();
+        },
+    .run_task =
+        [](const core::Problem& p, std::int64_t task, std::byte* memory) {
+          core::with_type(p.dtype, [&]<typename T>() { bias_gradient_task<T>(p, task, memory); });
+        }};
 
 }  // namespace tessera::cpu::portable

@@ -1,4 +1,4 @@
-// C += A B for tiles that fit in a cache, in portable C++ that compilers vectorise.
+// C += A B for tiles that fit in a cache, in plain C++ that compilers vectorise.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace small_gemm_detail {
 inline constexpr int kRows = 4;
 inline constexpr int kColumns = 8;
 
-// A block of kRows x kColumns in registers; partial sums of one call are added to C at the end, which keeps
-// long sums short and their rounding errors small.
+// A block of kRows x kColumns in registers. The sums of one call are added to C at the end, which
+// keeps sums short and their rounding errors small.
 template <int Rows, typename T>
 inline void block(std::int64_t depth, const Operand<T>& a, const T* b, std::int64_t b_row, T* c,
                   std::int64_t c_row) {
@@ -52,9 +52,9 @@ inline void block_column(std::int64_t rows, std::int64_t columns, std::int64_t d
 
 }  // namespace small_gemm_detail
 
-// C (rows x columns, row-major with c_row) += A (rows x depth) B (depth x columns, row-major with b_row).
-// Every element is one sum in ascending order of the depth, whatever the sizes around it: a row's result
-// does not depend on how many rows are computed with it.
+// C (rows x columns, row-major with c_row) += A (rows x depth) B (depth x columns, row-major with
+// b_row). Every element is one sum in ascending order of the depth, whatever the sizes around it: a
+// row's result does not depend on how many rows are computed with it.
 template <typename T>
 void accumulate_product(std::int64_t rows, std::int64_t columns, std::int64_t depth, Operand<T> a, const T* b,
                         std::int64_t b_row, T* c, std::int64_t c_row) {
@@ -71,9 +71,9 @@ void accumulate_product(std::int64_t rows, std::int64_t columns, std::int64_t de
   if (x < columns) block_column(rows, columns - x, depth, a, b + x, b_row, c + x, c_row);
 }
 
-// The same, but a weight of 0 in A keeps out its row of B, which may hold NaN or infinities there.
+// The same without the terms in which A is 0, where B may hold NaN or infinities.
 template <typename T>
-void accumulate_visible(std::int64_t rows, std::int64_t columns, std::int64_t depth, Operand<T> a, const T* b,
+void accumulate_nonzero(std::int64_t rows, std::int64_t columns, std::int64_t depth, Operand<T> a, const T* b,
                         std::int64_t b_row, T* c, std::int64_t c_row) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t k = 0; k < depth; ++k) {

@@ -1,19 +1,18 @@
-// cpu.flash2, backward, for every vector instruction set: the five products of a tile from natural layouts.
+// cpu.flash2, backward, for every vector instruction set: the five products of a tile from natural
+// layouts.
 //
 //   S^T = K Q^T,  dP^T = V dO^T          rows of queries in lanes, scalars of K and V broadcast
 //   P^T = exp(S^T - LSE),  dS^T = P^T o (dropout(dP^T) - delta)
 //   dQ^T += K^T dS^T                     rows of queries in lanes
 //   dV += P^T dO,  dK += dS^T Q          head_dim in lanes, scalars of P^T and dS^T broadcast
 //
-// so that only Q and dO are transposed, once per tile of queries, and dQ^T back. A task owns a range of keys of
-// one key/value head: it keeps their dK and dV while it walks over the tiles of queries of every head of the
-// group. Where heads do not suffice for all workers their keys are split: tiles of queries are then packed before,
-// once for all splits, and partial dQ^T are summed after, in an order that is always the same (see BackwardPlan), so
-// that no result depends on the number of threads. A tile that sees nothing of a range costs nothing there.
+// Only Q and dO are transposed, once per tile of queries, and dQ^T back. The schedule is
+// flash2/backward_driver.h's.
 //
-// Traffic: K, V, dK, dV of the range once per tile of queries, from the cache where they fit; Q, dO, O, dQ once, and
-// of split heads packed Q and dO and partial dQ^T once per tile and split that see each other. Memory per worker: the
-// tiles, dK and dV of a range, and copies of its K and V where their rows are not contiguous accumulators.
+// Traffic: K, V, dK, dV of a task's keys once per tile of queries, from the cache where they fit;
+// Q, dO, O, dQ once. Of split heads packed Q and dO and partial dQ^T once per tile and split that
+// see each other. Memory per worker: the tiles, dK and dV of the task's keys, and copies of its K
+// and V where their rows are not contiguous accumulators.
 //
 // Included once per target.
 #include <hwy/highway.h>
@@ -22,10 +21,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/flash2/backward_plan.h"
+#include "cpu/flash2/backward_driver.h"
 #include "cpu/flash2/vector/backward_tile-inl.h"
-#include "cpu/flash2/vector/reduce-inl.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
 // clang-format off
@@ -41,190 +39,188 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
-// The memory of one worker.
+// to[0 .. count) += from[0 .. count)
 template <typename A>
-struct BackwardScratch {
-  GradientMemory<A> tile;
-  A* grad_q_t;         // d_qk x tile rows, for every level of the tree of sums
-  A *k, *v;            // the range of keys, when copied; else null
-  A *grad_k, *grad_v;  // the range of keys x whole vectors of head_dim
-
-  BackwardScratch(Arena& arena, const core::Problem& p, const BackwardPlan& plan)
-      : tile(arena, p, plan.block_k, plan.whole > 0 ? gradient_tile_rows<A>() : 0) {
-    const TaskKeys largest = largest_task(p, plan);
-    const std::int64_t keys = largest.range.end;
-    grad_q_t = arena.take<A>(tree_levels(largest.chunks) * p.qk_dim * gradient_tile_rows<A>());
-    k = plan.copy_k ? arena.take<A>(keys * p.qk_dim) : nullptr;
-    v = plan.copy_v ? arena.take<A>(keys * p.v_dim) : nullptr;
-    grad_k = arena.take<A>(keys * whole_vectors<A>(p.qk_dim));
-    grad_v = arena.take<A>(keys * whole_vectors<A>(p.v_dim));
+HWY_INLINE void add_to(const A* HWY_RESTRICT from, std::int64_t count, A* HWY_RESTRICT to) {
+  const Tag<A> d;
+  std::int64_t c = 0;
+  for (; c + lanes<A>() <= count; c += lanes<A>()) {
+    hn::StoreU(hn::Add(hn::LoadU(d, to + c), hn::LoadU(d, from + c)), d, to + c);
   }
-};
-
-// dQ^T (not yet scaled) of a tile of queries with respect to the task's keys, which some of them see, into `to`; the
-// levels of the tree of sums lie at `spare`. Adds to dK and dV.
-template <typename A>
-void backward_tile(const Head& head, const core::Tile& rows, GradientTile<A>& tile,
-                   const BackwardScratch<A>& t, const BackwardPlan& plan, const TaskKeys& own, A* to,
-                   A* spare) {
-  const core::Problem& p = head.p;
-  const std::int64_t size = p.qk_dim * tile.width();
-  auto visit = [&](std::int64_t first_key, A* grad_q_t) HWY_ATTR {
-    bool visited = false;
-    const core::Tile chunk{first_key, std::min(first_key + own.chunk_keys, head.s.k_length)};
-    if (chunk.begin >= chunk.end) return visited;
-    core::for_each_key_tile_within(p, head.s, head.q_head, rows.begin, rows.end, chunk, plan.block_k,
-                                   [&](const core::Tile& part) HWY_ATTR {
-                                     if (!visited) std::fill_n(grad_q_t, size, A{0});
-                                     visited = true;
-                                     tile.recompute(part, false);
-                                     tile.issue_dq(part, grad_q_t);
-                                     tile.issue_dkv(part, t.grad_k, t.grad_v);
-                                   });
-    return visited;
-  };
-  sum_chunks(own.range.begin, own.chunks, own.chunk_keys, size, to, spare, visit);
+  for (; c < count; ++c) to[c] += from[c];
 }
 
-// A tile of a head that is not split: writes its dQ.
-template <typename T, typename A = core::Accumulator<T>>
-void whole_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& range,
-                const BackwardScratch<A>& t, const BackwardPlan& plan, const TaskKeys& own) {
-  const core::Problem& p = head.p;
-  auto grad_q = [&](std::int64_t r) HWY_ATTR { return head.query_row<T>(p.grad_q, rows.begin + r); };
-  const std::int64_t count = rows.end - rows.begin;
-  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range.keys)) {
-    for (std::int64_t r = 0; r < count && p.has_grad_q; ++r) std::fill_n(grad_q(r), p.qk_dim, T{});
-    return;
-  }
-  GradientTile<A> tile(head, rows, range, t.tile);
-  tile.template load_queries<T>();
-  const std::int64_t size = p.qk_dim * tile.width();
-  backward_tile<A>(head, rows, tile, t, plan, own, t.grad_q_t, t.grad_q_t + size);
-  if (!p.has_grad_q) return;
-  A* rows_of_dq = t.tile.q;  // q is not needed any more
-  transpose(t.grad_q_t, tile.width(), p.qk_dim, tile.width(), rows_of_dq, p.qk_dim);
-  for_each_row(
-      count, [&](std::int64_t r) HWY_ATTR { prefetch_row(grad_q(r), p.qk_dim); },
-      [&](std::int64_t r)
-          HWY_ATTR { store_row(rows_of_dq + r * p.qk_dim, p.qk_dim, static_cast<A>(p.scale), grad_q(r)); });
-}
-
-// A tile of a split head, from its slot: leaves dQ^T in `grad_q`.
-template <typename A>
-void split_tile(const Head& head, const core::Tile& rows, const KeyBlock<A>& range,
-                const BackwardScratch<A>& t, const BackwardPlan& plan, const TaskKeys& own,
-                std::byte* queries, std::byte* grad_q) {
-  const core::Problem& p = head.p;
-  if (!core::sees(p, head.s, head.q_head, rows.begin, rows.end, range.keys)) return;
-  Arena slot(queries);
-  const GradientMemory<A> memory = t.tile.with(QueryMemory<A>(slot, p, plan.slot_rows));
-  GradientTile<A> tile(head, rows, range, memory);
-  tile.use_queries();
-  A* to = p.has_grad_q ? reinterpret_cast<A*>(grad_q) : t.grad_q_t;
-  A* spare = p.has_grad_q ? t.grad_q_t : t.grad_q_t + p.qk_dim * tile.width();
-  backward_tile<A>(head, rows, tile, t, plan, own, to, spare);
-}
-
+// Sums of partial dQ^T, lines of rows of queries: the same for every engine on vectors. Lines are
+// as long as a tile in whole vectors of `step` rows.
 template <typename T>
-void backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                   const SplitSlots& slots) {
+struct VectorSums {
   using A = core::Accumulator<T>;
-  Arena arena(memory);
-  const BackwardScratch<A> t(arena, p, plan);
-  const BackwardTask own = task_of(plan, p.batch * p.kv_heads, task);
-  const std::int64_t first_head = own.head % p.kv_heads * p.group();
-  const Head owner(p, own.head / p.kv_heads, first_head);
-  const TaskKeys own_keys = task_keys(plan, own.split, own.splits, owner.s.k_length);
-  KeyBlock<A> range = key_block<T>(owner, own_keys.range, t.k, t.v);
-  range.finite = all_finite(range, p);
-  const std::int64_t keys = range.keys.end - range.keys.begin;
-  const std::int64_t q_row = whole_vectors<A>(p.qk_dim), out_row = whole_vectors<A>(p.v_dim);
-  std::memset(t.grad_k, 0, static_cast<std::size_t>(keys * q_row) * sizeof(A));
-  std::memset(t.grad_v, 0, static_cast<std::size_t>(keys * out_row) * sizeof(A));
 
-  const core::Tiling tiling = query_tiling(p, plan, owner.s.q_length);
-  const std::int64_t first_slot = own.splits == 1 ? 0 : first_grad_q_slot(p, plan, own.split);
-  for (std::int64_t g = 0; g < p.group(); ++g) {
-    const Head head(p, owner.s.index, first_head + g);
-    const std::int64_t query_head = (own.head - plan.whole) * p.group() + g;
-    for (std::int64_t i = 0; i < tiling.count(); ++i) {
-      if (own.splits == 1) {
-        whole_tile<T>(head, tiling[i], range, t, plan, own_keys);
-      } else {
-        split_tile<A>(head, tiling[i], range, t, plan, own_keys, slots.queries_of(query_head, i),
-                      slots.grad_q_of(query_head, first_slot + i));
+  static void add(const A* from, std::int64_t count, A* to) { add_to(from, count, to); }
+
+  static GradQPart part_of(const core::Problem& p, std::int64_t tile_rows, std::int64_t first,
+                           std::int64_t count, std::int64_t step) {
+    return {.offset = first,
+            .lines = p.qk_dim,
+            .width = whole_vectors<A>(count),
+            .stride = (tile_rows + step - 1) / step * step};
+  }
+
+  static void add_lines(const GradQLines<A>& left, const GradQLines<A>& right, const GradQPart& part, A* to) {
+    const Tag<A> d;
+    for (std::int64_t line = 0; line < part.lines; ++line) {
+      const A *a = left.data + line * left.stride, *b = right.data + line * right.stride;
+      A* sum = to + line * part.width;
+      for (std::int64_t c = 0; c < part.width; c += lanes<A>()) {
+        hn::StoreU(hn::Add(hn::LoadU(d, a + c), hn::LoadU(d, b + c)), d, sum + c);
       }
     }
   }
-  // q came scaled: dK needs no further factor.
-  auto store = [&](const core::View& view, const A* from, std::int64_t row, std::int64_t dim) HWY_ATTR {
-    auto to = [&](std::int64_t j) HWY_ATTR { return owner.key_row<T>(view, range.keys.begin + j); };
-    for_each_row(
-        keys, [&](std::int64_t j) HWY_ATTR { prefetch_row(to(j), dim); },
-        [&](std::int64_t j) HWY_ATTR { store_row(from + j * row, dim, A{1}, to(j)); });
-  };
-  if (p.has_grad_k) store(p.grad_k, t.grad_k, q_row, p.qk_dim);
-  if (p.has_grad_v) store(p.grad_v, t.grad_v, out_row, p.v_dim);
-}
 
-void run_backward_task(const core::Problem& p, const BackwardPlan& plan, std::int64_t task, std::byte* memory,
-                       const SplitSlots& slots) {
-  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { backward_task<T>(p, plan, task, memory, slots); });
-}
+  static void store_part(const HeadView& head, std::int64_t first_row, std::int64_t count,
+                         const GradQLines<A>& sum, A* rows) {
+    const core::Problem& p = head.p;
+    if (sum.data == nullptr) {
+      std::fill_n(rows, count * p.qk_dim, A{0});
+    } else {
+      transpose(sum.data, sum.stride, p.qk_dim, whole_vectors<A>(count), rows, p.qk_dim);
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      store_row(rows + r * p.qk_dim, p.qk_dim, static_cast<A>(p.scale),
+                head.query_row<T>(p.grad_q, first_row + r));
+    }
+  }
+};
 
+// The Ops of flash2/backward_driver.h.
 template <typename T>
-void pack_query_tile(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
-                     std::int64_t tile, const SplitSlots& slots) {
+class VectorBackward : public VectorSums<T> {
   using A = core::Accumulator<T>;
-  const std::int64_t head_of_all = plan.whole * p.group() + query_head;
-  const Head head(p, head_of_all / p.q_heads, head_of_all % p.q_heads);
-  const core::Tiling tiling = query_tiling(p, plan, head.s.q_length);
-  if (tile >= tiling.count()) return;  // a shorter one of packed sequences
-  Arena counted, slot(slots.queries_of(query_head, tile));
-  const GradientMemory<A> memory =
-      GradientMemory<A>(counted, p, 0, 0).with(QueryMemory<A>(slot, p, plan.slot_rows));
-  const KeyBlock<A> no_keys{{}, nullptr, 0, nullptr, 0, true};
-  GradientTile<A>(head, tiling[tile], no_keys, memory).template load_queries<T>();
-}
 
-void pack_queries(const core::Problem& p, const BackwardPlan& plan, std::int64_t query_head,
-                  std::int64_t tile, const SplitSlots& slots) {
-  core::with_type(p.dtype,
-                  [&]<typename T>() HWY_ATTR { pack_query_tile<T>(p, plan, query_head, tile, slots); });
-}
+ public:
+  using Accumulator = A;
 
-std::int64_t backward_tile_rows(bool fp64) {
-  return fp64 ? gradient_tile_rows<double>() : gradient_tile_rows<float>();
-}
+  struct Memory {
+    BackwardTileMemory<A> tile;
+    A *k, *v;            // the task's keys, when copied; else null
+    A *grad_k, *grad_v;  // the task's keys x whole vectors of head_dim
 
-template <typename A>
-std::size_t backward_worker_bytes_of(const core::Problem& p, const BackwardPlan& plan) {
-  Arena tasks, sums;
-  const BackwardScratch<A> scratch(tasks, p, plan);
-  const ReduceScratch<A> reduce(sums, p, plan);
-  return std::max(tasks.used(), sums.used());
-}
+    Memory(Arena& arena, const core::Problem& p, const BackwardPlan& plan)
+        : tile(arena, p, plan.block_k, plan.unsplit_heads > 0 ? backward_tile_rows<A>() : 0) {
+      const std::int64_t keys = largest_task(p, plan).range.end;
+      k = plan.copy_k ? arena.take<A>(keys * p.qk_dim) : nullptr;
+      v = plan.copy_v ? arena.take<A>(keys * p.v_dim) : nullptr;
+      grad_k = arena.take<A>(keys * whole_vectors<A>(p.qk_dim));
+      grad_v = arena.take<A>(keys * whole_vectors<A>(p.v_dim));
+    }
+  };
 
-std::size_t backward_worker_bytes(const core::Problem& p, const BackwardPlan& plan) {
-  return p.dtype == DType::fp64 ? backward_worker_bytes_of<double>(p, plan)
-                                : backward_worker_bytes_of<float>(p, plan);
-}
+  static std::int64_t tile_rows() { return backward_tile_rows<A>(); }
 
-template <typename A>
-SplitSlots slot_sizes_of(const core::Problem& p, const BackwardPlan& plan) {
-  Arena queries, grad_q;
-  const QueryMemory<A> counted(queries, p, plan.slot_rows);
-  grad_q.take<A>(p.qk_dim * plan.slot_rows);
-  return {.query_bytes = queries.used(), .grad_q_bytes = grad_q.used()};
-}
+  static void take_queries(Arena& arena, const core::Problem& p, std::int64_t rows) {
+    const PackedQueries<A> taken(arena, p, rows);
+  }
 
-SplitSlots slot_sizes(const core::Problem& p, const BackwardPlan& plan) {
-  return p.dtype == DType::fp64 ? slot_sizes_of<double>(p, plan) : slot_sizes_of<float>(p, plan);
-}
+  static std::int64_t grad_q_size(const core::Problem& p, std::int64_t rows) { return p.qk_dim * rows; }
 
-inline constexpr BackwardEngine kBackwardEngine{backward_tile_rows, backward_worker_bytes, slot_sizes,
-                                                pack_queries,       run_backward_task,     reduce_grad_q};
+  static void pack(const HeadView& head, const core::Interval& rows, std::byte* slot,
+                   const BackwardPlan& plan) {
+    Arena counted, arena(slot);
+    const BackwardTileMemory<A> memory =
+        BackwardTileMemory<A>(counted, head.p, 0, 0).with(PackedQueries<A>(arena, head.p, plan.slot_rows));
+    const KeyRange<A> no_keys;
+    BackwardTile<A>(head, rows, no_keys, memory).template pack_queries<T>();
+  }
+
+  static GradQPart part_of(const core::Problem& p, std::int64_t tile_rows, std::int64_t first,
+                           std::int64_t count) {
+    return VectorSums<T>::part_of(p, tile_rows, first, count, lanes<A>());
+  }
+
+  VectorBackward(const core::Problem& p, const BackwardPlan& plan, const Memory& memory)
+      : p_(p), plan_(plan), t_(memory) {}
+
+  void load_keys(const HeadView& owner, const TaskKeys& keys) {
+    range_ = key_range<T>(owner, keys.range, t_.k, t_.v);
+    range_.finite = all_finite(range_, p_);
+    const std::int64_t count = range_.keys.length();
+    std::memset(t_.grad_k, 0, static_cast<std::size_t>(count * whole_vectors<A>(p_.qk_dim)) * sizeof(A));
+    std::memset(t_.grad_v, 0, static_cast<std::size_t>(count * whole_vectors<A>(p_.v_dim)) * sizeof(A));
+  }
+
+  // The tile's queries came scaled: dK needs no further factor.
+  void store_grad_kv(const HeadView& owner) const {
+    auto store = [&](const core::View& view, const A* from, std::int64_t dim) HWY_ATTR {
+      auto to = [&](std::int64_t j) HWY_ATTR { return owner.key_row<T>(view, range_.keys.begin + j); };
+      for_each_row(
+          range_.keys.length(), [&](std::int64_t j) HWY_ATTR { prefetch_row(to(j), dim); },
+          [&](std::int64_t j) HWY_ATTR { store_row(from + j * whole_vectors<A>(dim), dim, A{1}, to(j)); });
+    };
+    if (p_.has_grad_k) store(p_.grad_k, t_.grad_k, p_.qk_dim);
+    if (p_.has_grad_v) store(p_.grad_v, t_.grad_v, p_.v_dim);
+  }
+
+  class Tile {
+   public:
+    Tile(const VectorBackward& task, const HeadView& head, const core::Interval& rows)
+        : head_(head),
+          rows_(rows),
+          task_(task),
+          memory_(task.t_.tile),
+          tile_(head, rows, task.range_, memory_) {
+      tile_.template pack_queries<T>();
+    }
+    Tile(const VectorBackward& task, const HeadView& head, const core::Interval& rows, std::byte* slot)
+        : head_(head),
+          rows_(rows),
+          task_(task),
+          memory_(task.with_slot(slot)),
+          tile_(head, rows, task.range_, memory_) {
+      tile_.use_queries();
+    }
+    Tile(const Tile&) = delete;
+    Tile& operator=(const Tile&) = delete;
+
+    [[nodiscard]] std::int64_t grad_q_size() const { return task_.p_.qk_dim * tile_.width(); }
+
+    void step(const core::TileRange& keys, A* grad_q_t, bool first) {
+      if (first) std::fill_n(grad_q_t, grad_q_size(), A{0});
+      tile_.recompute(keys, false);
+      tile_.add_dq(keys, grad_q_t);
+      tile_.add_dkv(keys, task_.t_.grad_k, task_.t_.grad_v);
+    }
+
+    void store_grad_q(const A* grad_q_t) const {
+      const core::Problem& p = task_.p_;
+      A* rows_of_dq = memory_.q;  // Q is not needed any more
+      transpose(grad_q_t, tile_.width(), p.qk_dim, tile_.width(), rows_of_dq, p.qk_dim);
+      auto to = [&](std::int64_t r) HWY_ATTR { return head_.query_row<T>(p.grad_q, rows_.begin + r); };
+      for_each_row(
+          rows_.length(), [&](std::int64_t r) HWY_ATTR { prefetch_row(to(r), p.qk_dim); },
+          [&](std::int64_t r)
+              HWY_ATTR { store_row(rows_of_dq + r * p.qk_dim, p.qk_dim, static_cast<A>(p.scale), to(r)); });
+    }
+
+   private:
+    const HeadView& head_;
+    core::Interval rows_;
+    const VectorBackward& task_;
+    BackwardTileMemory<A> memory_;
+    BackwardTile<A> tile_;
+  };
+
+ private:
+  // The worker's memory with queries that were packed before.
+  [[nodiscard]] BackwardTileMemory<A> with_slot(std::byte* slot) const {
+    Arena arena(slot);
+    return t_.tile.with(PackedQueries<A>(arena, p_, plan_.slot_rows));
+  }
+
+  const core::Problem& p_;
+  const BackwardPlan& plan_;
+  const Memory& t_;
+  KeyRange<A> range_;
+};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,14 +1,15 @@
 // The gradient of a bias, for every vector instruction set: a pass of its own over the scores.
 //
-//   d(bias) = sum of dS (before softcap's derivative) over everything that the bias was broadcast to
+//   d(bias) = sum of dS (before softcap's derivative) over all that the bias was broadcast to
 //
-// A task owns a tile of the bias, rows x keys, and walks over the sequences and heads (and, where the rows were
-// broadcast, all queries) that share it: every sum has one owner and a fixed order, whatever the number of
-// threads. dS comes from the tile of gradient_tile-inl.h, rows in lanes; sums stay in that layout and are
-// transposed once, at the end.
+// A task owns a tile of the bias, rows x keys, and goes over the sequences and heads (and, where
+// the rows were broadcast, all queries) that share it: every sum has one owner and a fixed order,
+// whatever the number of threads. dS comes from the tile of backward_tile-inl.h, rows in lanes.
+// Sums stay in that layout and are transposed once, at the end.
 //
-// Cost: two of the five products of backward. Traffic: Q, O, dO once per tile of keys, K and V once per tile of
-// rows, for each head; the bias and its gradient once. Memory per worker: the tile and the sums.
+// Cost: two of the five products of backward. Traffic: Q, O, dO once per tile of keys, K and V once
+// per tile of rows, for each head; the bias and its gradient once. Memory per worker: the tile and
+// the sums.
 //
 // Included once per target.
 #include <hwy/highway.h>
@@ -19,9 +20,9 @@
 #include <type_traits>
 
 #include "core/visibility.h"
+#include "cpu/flash2/bias_gradient.h"
 #include "cpu/flash2/vector/backward_tile-inl.h"
-#include "cpu/flash2/vector/bias_gradient.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
 // clang-format off
@@ -40,8 +41,8 @@ namespace tessera::cpu::HWY_NAMESPACE {
 // Keys per step.
 inline constexpr std::int64_t kBiasStep = 128;
 
-// How the bias is cut into tiles. A tile of one broadcast row has fewer keys: there are no others to share the
-// work with.
+// How the bias is cut into tiles. A tile of one broadcast row has fewer keys: it has no other rows
+// to share the work with.
 template <typename A>
 struct BiasTiling {
   bool all_rows;  // one row for all queries
@@ -50,30 +51,30 @@ struct BiasTiling {
 
   explicit BiasTiling(const core::Problem& p)
       : all_rows(p.bias_rows == 1),
-        rows{p.bias_rows, gradient_tile_rows<A>(), p.blocks ? p.blocks.block_q : 0},
+        rows{p.bias_rows, backward_tile_rows<A>(), p.blocks ? p.blocks.block_q : 0},
         keys{p.k_length, (all_rows ? 1 : 4) * kBiasStep, 0} {}
 
-  // What a line of sums has per key: one per row of the tile, or one per lane.
-  [[nodiscard]] std::int64_t sum_row() const { return all_rows ? lanes<A>() : gradient_tile_rows<A>(); }
+  // Sums of one key: one per row of the tile, or one per lane.
+  [[nodiscard]] std::int64_t sum_row() const { return all_rows ? lanes<A>() : backward_tile_rows<A>(); }
 };
 
 // The memory of one worker.
 template <typename A>
-struct BiasScratch {
-  GradientMemory<A> tile;
+struct BiasMemory {
+  BackwardTileMemory<A> tile;
   A *k, *v;
   A* sum;   // keys of a tile x sum_row
   A* line;  // one row of the gradient, transposed squares of them
 
-  BiasScratch(Arena& arena, const core::Problem& p) : BiasScratch(arena, p, BiasTiling<A>(p)) {}
+  BiasMemory(Arena& arena, const core::Problem& p) : BiasMemory(arena, p, BiasTiling<A>(p)) {}
 
  private:
-  BiasScratch(Arena& arena, const core::Problem& p, const BiasTiling<A>& tiling)
+  BiasMemory(Arena& arena, const core::Problem& p, const BiasTiling<A>& tiling)
       : tile(arena, p, kBiasStep),
         k(arena.take<A>(tiling.keys.tile * p.qk_dim)),
         v(arena.take<A>(tiling.keys.tile * p.v_dim)),
         sum(arena.take<A>(tiling.keys.tile * tiling.sum_row())),
-        line(arena.take<A>(tiling.keys.tile * (tiling.all_rows ? 1 : gradient_tile_rows<A>()))) {}
+        line(arena.take<A>(tiling.keys.tile * (tiling.all_rows ? 1 : backward_tile_rows<A>()))) {}
 };
 
 // One tile of the bias.
@@ -82,29 +83,29 @@ class BiasTile {
   using A = core::Accumulator<T>;
 
  public:
-  BiasTile(const core::Problem& p, const BiasTiling<A>& tiling, const core::Tile& rows,
-           const core::Tile& keys, const BiasScratch<A>& scratch)
-      : p_(p), tiling_(tiling), rows_(rows), keys_(keys), t_(scratch) {
-    std::fill_n(t_.sum, (keys.end - keys.begin) * tiling.sum_row(), A{0});
+  BiasTile(const core::Problem& p, const BiasTiling<A>& tiling, const core::Interval& rows,
+           const core::Interval& keys, const BiasMemory<A>& memory)
+      : p_(p), tiling_(tiling), rows_(rows), keys_(keys), t_(memory) {
+    std::fill_n(t_.sum, keys.length() * tiling.sum_row(), A{0});
   }
 
   // Adds dS of one head of one sequence, which may be shorter than the bias.
-  void add(const Head& head) {
-    const core::Tile keys{keys_.begin, std::min(keys_.end, head.s.k_length)};
-    if (keys.begin >= keys.end) return;
-    KeyBlock<A> block = key_block<T>(head, keys, t_.k, t_.v);
-    block.finite = all_finite(block, p_);
+  void add(const HeadView& head) {
+    const core::Interval keys{keys_.begin, std::min(keys_.end, head.s.k_length)};
+    if (keys.empty()) return;
+    KeyRange<A> range = key_range<T>(head, keys, t_.k, t_.v);
+    range.finite = all_finite(range, p_);
     if (!tiling_.all_rows) {
-      const core::Tile rows{rows_.begin, std::min(rows_.end, head.s.q_length)};
-      if (rows.begin < rows.end) add(head, rows, block);
+      const core::Interval rows{rows_.begin, std::min(rows_.end, head.s.q_length)};
+      if (!rows.empty()) add(head, rows, range);
       return;
     }
-    const core::Tiling rows{head.s.q_length, gradient_tile_rows<A>(), tiling_.rows.block};
-    for (std::int64_t i = 0; i < rows.count(); ++i) add(head, rows[i], block);
+    const core::Tiling rows{head.s.q_length, backward_tile_rows<A>(), tiling_.rows.block};
+    for (std::int64_t i = 0; i < rows.count(); ++i) add(head, rows[i], range);
   }
 
   void store(std::int64_t bias_batch, std::int64_t bias_head) {
-    const std::int64_t count = keys_.end - keys_.begin, rows = rows_.end - rows_.begin;
+    const std::int64_t count = keys_.length(), rows = rows_.length();
     if (tiling_.all_rows) {
       const Tag<A> d;
       for (std::int64_t x = 0; x < count; ++x) {
@@ -129,24 +130,24 @@ class BiasTile {
   }
 
  private:
-  void add(const Head& head, const core::Tile& rows, const KeyBlock<A>& block) {
-    GradientTile<A> tile(head, rows, block, t_.tile);
+  void add(const HeadView& head, const core::Interval& rows, const KeyRange<A>& range) {
+    BackwardTile<A> tile(head, rows, range, t_.tile);
     bool loaded = false;
-    core::for_each_key_tile_within(p_, head.s, head.q_head, rows.begin, rows.end, block.keys, kBiasStep,
-                                   [&](const core::Tile& part) HWY_ATTR {
-                                     if (!loaded) tile.template load_queries<T>();
-                                     loaded = true;
-                                     tile.recompute(part, true);
-                                     add_tile(part, tile.width(), tile.line());
-                                   });
+    core::for_each_tile(core::visible_keys(p_, head.s, head.q_head, rows), range.keys, kBiasStep,
+                        [&](const core::TileRange& part) HWY_ATTR {
+                          if (!loaded) tile.template pack_queries<T>();
+                          loaded = true;
+                          tile.recompute(part, true);
+                          add_tile(part, tile.width(), tile.line());
+                        });
   }
 
-  // Rows that count for nothing (past the end, or with everything at -inf: their LSE is +inf here) may hold
-  // 0 * NaN.
-  void add_tile(const core::Tile& part, std::int64_t width, std::int64_t stride) {
+  // Rows that do not count (past the end, or with all scores at -inf) may hold 0 * NaN; their LSE
+  // is +inf here.
+  void add_tile(const core::Interval& part, std::int64_t width, std::int64_t stride) {
     const Tag<A> d;
     const Vector<A> infinite = hn::Set(d, std::numeric_limits<A>::infinity());
-    for (std::int64_t x = 0; x < part.end - part.begin; ++x) {
+    for (std::int64_t x = 0; x < part.length(); ++x) {
       const A* ds = t_.tile.ds + x * stride;
       A* sum = t_.sum + (part.begin - keys_.begin + x) * tiling_.sum_row();
       for (std::int64_t lane = 0; lane < width; lane += lanes<A>()) {
@@ -160,53 +161,49 @@ class BiasTile {
 
   const core::Problem& p_;
   const BiasTiling<A>& tiling_;
-  core::Tile rows_, keys_;
-  const BiasScratch<A>& t_;
+  core::Interval rows_, keys_;
+  const BiasMemory<A>& t_;
 };
 
 template <typename T>
 void bias_gradient_task(const core::Problem& p, std::int64_t task, std::byte* memory) {
   using A = core::Accumulator<T>;
   Arena arena(memory);
-  const BiasScratch<A> scratch(arena, p);
+  const BiasMemory<A> memory_of_task(arena, p);
   const BiasTiling<A> tiling(p);
   const std::int64_t columns = tiling.keys.count(), row_tiles = tiling.rows.count();
   const std::int64_t owner = task / columns / row_tiles;
   const std::int64_t bias_head = owner % p.bias_heads, bias_batch = owner / p.bias_heads;
-  BiasTile<T> tile(p, tiling, tiling.rows[task / columns % row_tiles], tiling.keys[task % columns], scratch);
+  BiasTile<T> tile(p, tiling, tiling.rows[task / columns % row_tiles], tiling.keys[task % columns],
+                   memory_of_task);
   const std::int64_t batch = p.q_length > 0 ? p.batch : 0;  // heads without queries add nothing
   for (std::int64_t b = bias_batch; b < batch; b += p.bias_batch) {
-    for (std::int64_t h = bias_head; h < p.q_heads; h += p.bias_heads) tile.add(Head(p, b, h));
+    for (std::int64_t h = bias_head; h < p.q_heads; h += p.bias_heads) tile.add(HeadView(p, b, h));
   }
   tile.store(bias_batch, bias_head);
 }
 
-void run_bias_gradient_task(const core::Problem& p, std::int64_t task, std::byte* memory) {
-  core::with_type(p.dtype, [&]<typename T>() HWY_ATTR { bias_gradient_task<T>(p, task, memory); });
+constexpr BiasGradientOps bias_gradient_ops() {
+  return {.tasks =
+              [](const core::Problem& p) {
+                return core::with_type(p.dtype, [&]<typename T>() HWY_ATTR {
+                  const BiasTiling<core::Accumulator<T>> tiling(p);
+                  return p.bias_batch * p.bias_heads * tiling.rows.count() * tiling.keys.count();
+                });
+              },
+          .worker_bytes =
+              [](const core::Problem& p) {
+                Arena arena;
+                core::with_type(p.dtype,
+                                [&]<typename T>() HWY_ATTR { BiasMemory<core::Accumulator<T>>(arena, p); });
+                return arena.used();
+              },
+          .run_task =
+              [](const core::Problem& p, std::int64_t task, std::byte* memory) {
+                core::with_type(p.dtype,
+                                [&]<typename T>() HWY_ATTR { bias_gradient_task<T>(p, task, memory); });
+              }};
 }
-
-template <typename A>
-std::int64_t bias_gradient_tasks_of(const core::Problem& p) {
-  const BiasTiling<A> tiling(p);
-  return p.bias_batch * p.bias_heads * tiling.rows.count() * tiling.keys.count();
-}
-
-std::int64_t bias_gradient_tasks(const core::Problem& p) {
-  return p.dtype == DType::fp64 ? bias_gradient_tasks_of<double>(p) : bias_gradient_tasks_of<float>(p);
-}
-
-std::size_t bias_gradient_worker_bytes(const core::Problem& p) {
-  Arena arena;
-  if (p.dtype == DType::fp64) {
-    BiasScratch<double>(arena, p);
-  } else {
-    BiasScratch<float>(arena, p);
-  }
-  return arena.used();
-}
-
-inline constexpr BiasGradientEngine kBiasGradientEngine{bias_gradient_tasks, bias_gradient_worker_bytes,
-                                                        run_bias_gradient_task};
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,5 +1,5 @@
-// The forward kernels for every vector instruction set, together because flash1 and flash2 share their tile
-// (forward_tile-inl.h): a compiler that sees both makes it once.
+// The forward kernels for every vector instruction set. flash1 and flash2 are together because they
+// share their tile (forward_tile-inl.h): a compiler that sees both compiles it once.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/flash2/vector/forward.cpp"  // NOLINT(build/include)
 #include <hwy/foreach_target.h>
@@ -8,16 +8,15 @@
 #include "cpu/baselines/flash1/forward-inl.h"
 #include "cpu/flash2/vector/forward-inl.h"
 
-#if HWY_ONCE
-#include "cpu/engine_of.h"
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu::HWY_NAMESPACE {
 
-namespace tessera::cpu {
+extern const ForwardOps kForwardOps;
+constinit const ForwardOps kForwardOps = forward_ops<VectorForward>();
+extern const Flash1ForwardOps kFlash1ForwardOps;
+constinit const Flash1ForwardOps kFlash1ForwardOps = flash1_forward_ops();
 
-const Flash1ForwardEngine* flash1_forward_engine(Target target) {
-  return TESSERA_ENGINE_OF(target, kFlash1ForwardEngine);
-}
-
-const ForwardEngine* forward_engine(Target target) { return TESSERA_ENGINE_OF(target, kForwardEngine); }
-
-}  // namespace tessera::cpu
-#endif  // HWY_ONCE
+}  // namespace tessera::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,5 +1,5 @@
-// One tile of queries of one head, and what it does when it meets keys: the steps of a forward kernel, whichever
-// loop is outside. Rows of queries lie in the lanes.
+// One tile of queries of one head, and what it does when it meets keys: the steps of a forward
+// kernel, in whatever order its loops are. Rows of queries lie in the lanes.
 //
 //   S^T = K Q^T            scalars of K broadcast against vectors of rows; maximum in the epilogue
 //   P^T = exp(S^T - max)   lane by lane: no horizontal reduction anywhere
@@ -14,10 +14,10 @@
 #include <cstring>
 #include <limits>
 
-#include "cpu/flash2/vector/key_block-inl.h"
+#include "cpu/flash2/vector/key_range-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
 // clang-format off
@@ -41,14 +41,14 @@ constexpr std::int64_t query_rows() {
 
 // What a tile needs while it meets keys.
 template <typename A>
-struct ForwardMemory {
+struct ForwardTileMemory {
   A* rows;      // tile rows x max(d_qk, d_v): queries before, outputs after the transpose
   A* q;         // d_qk x tile rows
   A* s;         // block_k x tile rows
   A* bias;      // block_k x tile rows, with a bias
   A* bias_row;  // one square of rows of the bias
 
-  ForwardMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
+  ForwardTileMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
       : rows(arena.take<A>(query_rows<A>() * std::max(p.qk_dim, p.v_dim))),
         q(arena.take<A>(p.qk_dim * query_rows<A>())),
         s(arena.take<A>(block_k * query_rows<A>())),
@@ -56,7 +56,7 @@ struct ForwardMemory {
         bias_row(arena.take<A>(p.has_bias ? block_k * kSquare<A> : 0)) {}
 };
 
-// What is known of the rows of a tile so far.
+// The state of the rows of a tile: what the online softmax keeps.
 template <typename A>
 struct QueryState {
   A* o;        // d_v x tile rows: outputs, not normalised while the tile meets keys
@@ -70,19 +70,21 @@ struct QueryState {
 };
 
 template <typename A>
-class QueryTile {
+class ForwardTile {
  public:
-  QueryTile(const Head& head, core::Tile rows, const ForwardMemory<A>& memory, const QueryState<A>& state)
+  ForwardTile(const HeadView& head, const core::Interval& rows, const ForwardTileMemory<A>& memory,
+              const QueryState<A>& state)
       : head_(head),
         p_(head.p),
         rows_(rows),
         t_(memory),
         state_(state),
-        vectors_((rows.end - rows.begin + lanes<A>() - 1) / lanes<A>()),
+        vectors_((rows.length() + lanes<A>() - 1) / lanes<A>()),
         width_(vectors_ * lanes<A>()),
         features_(has_features(head.p)) {}
 
-  // Nothing seen yet. The maximum starts finite: the difference of two such maxima is 0.
+  // The state before the first key. The maximum starts finite: the difference of two such maxima is
+  // 0.
   void clear() {
     std::memset(state_.o, 0, static_cast<std::size_t>(p_.v_dim * width_) * sizeof(A));
     std::fill_n(state_.maximum, width_, std::numeric_limits<A>::lowest());
@@ -102,28 +104,28 @@ class QueryTile {
     transpose(t_.rows, p_.qk_dim, width_, p_.qk_dim, t_.q, width_);
   }
 
-  // Asks for the outputs of this tile and the queries of the next, one row at a time, while it visits keys.
+  // Prefetches the outputs of this tile and the queries of the next one, a row at a time, while the
+  // tile visits keys.
   template <typename T>
-  void ask_ahead() {
-    next_queries_ = RowQueue(head_.query_row<const T>(p_.q, rows_.end), p_.q.row_stride,
-                             std::min(query_rows<A>(), head_.s.q_length - rows_.end), p_.qk_dim);
-    outputs_ = RowQueue(head_.query_row<const T>(p_.out, rows_.begin), p_.out.row_stride,
-                        rows_.end - rows_.begin, p_.v_dim);
+  void prefetch_ahead() {
+    next_queries_ = RowPrefetcher(head_.query_row<const T>(p_.q, rows_.end), p_.q.row_stride,
+                                  std::min(query_rows<A>(), head_.s.q_length - rows_.end), p_.qk_dim);
+    outputs_ = RowPrefetcher(head_.query_row<const T>(p_.out, rows_.begin), p_.out.row_stride, rows_.length(),
+                             p_.v_dim);
   }
 
-  // Takes keys of the block into account. A full tile takes all vectors of rows at once. Around the diagonal
-  // each vector takes what it sees: a triangle of one vector is all that is wasted. `careful` keeps a NaN or
-  // infinity among the values from rows that a mask or a bias of -inf hides it from, as 0 * NaN.
-  void visit(const core::Tile& keys, const KeyBlock<A>& block, bool careful) {
-    if (keys.kind == core::TileKind::full) return step(keys, block, 0, vectors_, false, careful);
+  // Takes keys of the range into account. A full tile takes all vectors of rows at once. Around the
+  // diagonal each vector takes what it sees: a triangle of one vector is all that is wasted. With
+  // `skip_zeros` products skip the terms in which P is 0: a NaN or an infinity among the values
+  // then stays away from rows that do not see it.
+  void visit(const core::TileRange& keys, const KeyRange<A>& range, bool skip_zeros) {
+    if (keys.kind == core::TileKind::full) return step(keys, range, 0, vectors_, false, skip_zeros);
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const std::int64_t begin = rows_.begin + v * lanes<A>();
-      const core::VisibleRange seen =
-          core::visible_range(head_.s.band, begin, std::min(begin + lanes<A>(), rows_.end), head_.s.k_length);
-      const core::Tile part{std::clamp(seen.begin, keys.begin, keys.end),
-                            std::clamp(seen.end, keys.begin, keys.end)};
-      if (part.begin >= part.end) continue;
-      step(part, block, v, 1, seen.kind(part.begin, part.end) != core::TileKind::full, careful);
+      const core::VisibleRange part =
+          core::visible_part(head_.s.band, {begin, std::min(begin + lanes<A>(), rows_.end)}, keys);
+      if (part.empty()) continue;
+      step({part.begin, part.end}, range, v, 1, !part.full(), skip_zeros);
     }
   }
 
@@ -135,8 +137,9 @@ class QueryTile {
     });
   }
 
-  // o = o / sum, lane by lane; a row that saw nothing stays 0. A true division: with a reciprocal, whose rounding
-  // all columns of a row share, uniform rows of a million keys missed the contract in fp32.
+  // o = o / sum, lane by lane; a row that sees nothing stays 0. It divides: with a reciprocal,
+  // whose rounding all columns of a row share, uniform rows of a million keys missed the contract
+  // in fp32.
   void normalise() {
     const Tag<A> d;
     for_each_output([&](std::int64_t v, A* o) HWY_ATTR {
@@ -146,13 +149,13 @@ class QueryTile {
     });
   }
 
-  // out = o (divided by the sum unless `normalised`) and LSE = maximum + log(sum); 0 and -inf for a row that
-  // saw nothing. Returns whether the output is finite.
+  // Writes out = o (divided by the sum unless `normalised`) and LSE = maximum + log(sum); 0 and
+  // -inf for a row that sees nothing. Returns whether the output is finite.
   template <typename T>
   bool finalize(bool normalised) {
     transpose(state_.o, width_, p_.v_dim, width_, t_.rows, p_.v_dim);
     bool finite = true;
-    for (std::int64_t r = 0; r < rows_.end - rows_.begin; ++r) {
+    for (std::int64_t r = 0; r < rows_.length(); ++r) {
       const A sum = state_.sum[r];
       const A factor = normalised ? A{1} : sum == 0 ? A{0} : A{1} / sum;
       const std::int64_t i = rows_.begin + r;
@@ -174,48 +177,49 @@ class QueryTile {
     }
   }
 
-  void step(const core::Tile& keys, const KeyBlock<A>& block, std::int64_t first_vector, std::int64_t vectors,
-            bool masked, bool careful) {
+  void step(const core::Interval& keys, const KeyRange<A>& range, std::int64_t first_vector,
+            std::int64_t vectors, bool masked, bool skip_zeros) {
     switch (vectors) {
-      case 1: return step_of<1>(keys, block, first_vector, masked, careful);
-      case 2: return step_of<2>(keys, block, first_vector, masked, careful);
-      case 3: return step_of<3>(keys, block, first_vector, masked, careful);
-      default: return step_of<kVectors>(keys, block, first_vector, masked, careful);
+      case 1: return step_of<1>(keys, range, first_vector, masked, skip_zeros);
+      case 2: return step_of<2>(keys, range, first_vector, masked, skip_zeros);
+      case 3: return step_of<3>(keys, range, first_vector, masked, skip_zeros);
+      default: return step_of<kVectors>(keys, range, first_vector, masked, skip_zeros);
     }
   }
 
   template <int Vectors>
-  HWY_NOINLINE void step_of(const core::Tile& keys, const KeyBlock<A>& block, std::int64_t first_vector,
-                            bool masked, bool careful) {
+  HWY_NOINLINE void step_of(const core::Interval& keys, const KeyRange<A>& range, std::int64_t first_vector,
+                            bool masked, bool skip_zeros) {
     const std::int64_t lane = first_vector * lanes<A>();
     const ScoreBlock<A> scores{t_.s, Vectors * lanes<A>(), Vectors, rows_.begin + lane, keys};
     alignas(64) A maximum[Vectors * hn::MaxLanes(Tag<A>())];
     std::memcpy(maximum, state_.maximum + lane, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
     if (features_ || masked) {
-      issue_qk<Vectors, false>(keys, block, lane, maximum);
+      multiply_qk<Vectors, false>(keys, range, lane, maximum);
       if (p_.has_bias) load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias);
-      finish_scores<A>(head_, scores, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
+      apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
     } else {
-      issue_qk<Vectors, true>(keys, block, lane, maximum);
+      multiply_qk<Vectors, true>(keys, range, lane, maximum);
     }
     alignas(64) A alpha[Vectors * hn::MaxLanes(Tag<A>())];
-    const bool raised = online_softmax<Vectors>(keys.end - keys.begin, lane, maximum, alpha);
+    const bool raised = online_softmax<Vectors>(keys.length(), lane, maximum, alpha);
     if (p_.dropout) apply_dropout(head_, scores);
-    if (careful && (masked || p_.has_bias)) {  // without either no score is hidden
-      issue_pv<Vectors, true>(keys, block, lane, raised ? alpha : nullptr);
+    if (skip_zeros && (masked || p_.has_bias)) {  // without either no P is 0 for a hidden key
+      multiply_pv<Vectors, true>(keys, range, lane, raised ? alpha : nullptr);
     } else {
-      issue_pv<Vectors, false>(keys, block, lane, raised ? alpha : nullptr);
+      multiply_pv<Vectors, false>(keys, range, lane, raised ? alpha : nullptr);
     }
   }
 
   // s = k q, and with Track the largest score of each lane.
   template <int Vectors, bool Track>
-  HWY_INLINE void issue_qk(const core::Tile& keys, const KeyBlock<A>& block, std::int64_t lane, A* maximum) {
-    const A* k = block.k + (keys.begin - block.keys.begin) * block.k_row;
-    for_each_row_block(keys.end - keys.begin, [&](auto rows, std::int64_t r) HWY_ATTR {
+  HWY_INLINE void multiply_qk(const core::Interval& keys, const KeyRange<A>& range, std::int64_t lane,
+                              A* maximum) {
+    const A* k = range.k + (keys.begin - range.keys.begin) * range.k_row;
+    for_each_row_block(keys.length(), [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
-      next_queries_.ask();
-      score_rows<kCount, Vectors, Track>(k + r * block.k_row, block.k_row, t_.q + lane,
+      next_queries_.next();
+      score_rows<kCount, Vectors, Track>(k + r * range.k_row, range.k_row, t_.q + lane,
                                          t_.s + r * Vectors * lanes<A>(), maximum);
     });
   }
@@ -242,8 +246,8 @@ class QueryTile {
     }
   }
 
-  // Scores become exp(score - maximum), sums grow. Returns whether a maximum rose; `alpha` is then the factor
-  // for what was accumulated before.
+  // Scores become exp(score - maximum), sums grow. Returns whether a maximum rose; `alpha` is then
+  // the factor for what the rows have accumulated so far.
   template <int Vectors>
   HWY_INLINE bool online_softmax(std::int64_t count, std::int64_t lane, const A* maximum, A* alpha) {
     const Tag<A> d;
@@ -268,7 +272,7 @@ class QueryTile {
     return raised;
   }
 
-  // The sum of a step is added up apart and then to the whole: long rows keep short sums.
+  // A step has a sum of its own, which is then added to the whole: sums of long rows stay short.
   template <int Vectors>
   HWY_NOINLINE void exponentiate(std::int64_t count, const A* maximum, A* sum) {
     const Tag<A> d;
@@ -295,20 +299,20 @@ class QueryTile {
     }
   }
 
-  // o = alpha o + v p (rescale and product in one), the sum of a step again apart.
-  template <int Vectors, bool Careful>
-  HWY_INLINE void issue_pv(const core::Tile& keys, const KeyBlock<A>& block, std::int64_t lane,
-                           const A* alpha) {
-    const A* v = block.v + (keys.begin - block.keys.begin) * block.v_row;
+  // o = alpha o + v p (rescale and product in one), with a sum of its own for the step.
+  template <int Vectors, bool SkipZeros>
+  HWY_INLINE void multiply_pv(const core::Interval& keys, const KeyRange<A>& range, std::int64_t lane,
+                              const A* alpha) {
+    const A* v = range.v + (keys.begin - range.keys.begin) * range.v_row;
     for_each_row_block(p_.v_dim, [&](auto rows, std::int64_t c) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
-      outputs_.ask();
-      value_rows<kCount, Vectors, Careful>(v + c, block.v_row, keys.end - keys.begin,
-                                           state_.o + c * width_ + lane, alpha);
+      outputs_.next();
+      value_rows<kCount, Vectors, SkipZeros>(v + c, range.v_row, keys.length(), state_.o + c * width_ + lane,
+                                             alpha);
     });
   }
 
-  template <int Count, int Vectors, bool Careful>
+  template <int Count, int Vectors, bool SkipZeros>
   HWY_NOINLINE void value_rows(const A* v, std::int64_t v_row, std::int64_t count, A* o, const A* alpha) {
     const Tag<A> d;
     TESSERA_BLOCK(A, sum, Count, Vectors);
@@ -317,7 +321,7 @@ class QueryTile {
 #pragma GCC unroll 8
       for (int x = 0; x < Vectors; ++x) sum[r][x] = hn::Zero(d);
     }
-    if constexpr (Careful) {
+    if constexpr (SkipZeros) {
       for (std::int64_t j = 0; j < count; ++j) {
         for (int r = 0; r < Count; ++r) {
           for (int x = 0; x < Vectors; ++x) {
@@ -341,15 +345,15 @@ class QueryTile {
     }
   }
 
-  const Head& head_;
+  const HeadView& head_;
   const core::Problem& p_;
-  core::Tile rows_;
-  const ForwardMemory<A>& t_;
+  core::Interval rows_;
+  const ForwardTileMemory<A>& t_;
   QueryState<A> state_;
   std::int64_t vectors_;
   std::int64_t width_;
   bool features_;
-  RowQueue next_queries_, outputs_;
+  RowPrefetcher next_queries_, outputs_;
 };
 
 }  // namespace tessera::cpu::HWY_NAMESPACE

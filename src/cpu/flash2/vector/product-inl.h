@@ -1,11 +1,11 @@
-// The micro-kernel of every product: a block of accumulators in registers, scalars of one operand broadcast
-// against vectors of the other. Included once per target.
+// The micro-kernel of every product: a block of accumulators in registers; scalars of one operand
+// are broadcast against vectors of the other. Included once per target.
 #include <hwy/highway.h>
 
 #include <cstdint>
 #include <utility>
 
-#include "core/visibility.h"
+#include "core/band.h"
 #include "cpu/flash2/vector/vector-inl.h"
 
 // clang-format off
@@ -21,8 +21,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
-// Rows and vectors of the register block. 32 registers hold 4 x 4 (or 8 x 2, 8 x 3) accumulators and their
-// operands, 16 registers 4 x 2.
+// Rows and vectors of the register block. 32 registers hold 4 x 4 (or 8 x 2, 8 x 3) accumulators
+// and their operands, 16 registers 4 x 2.
 #if HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM
 inline constexpr int kRows = 4;
 inline constexpr int kVectors = 4;
@@ -31,11 +31,13 @@ inline constexpr int kRows = 4;
 inline constexpr int kVectors = 2;
 #endif
 
-// Steps of `multiply` in a turn of its loop: with eight a CPU foresees the end of the loop at head_dim 128, and
-// begins with the next block meanwhile. Measured with AVX-512 (docs/kernels/cpu.md); elsewhere it gains nothing.
+// How often the loop of `multiply` is unrolled. With eight, a CPU predicts the end of the loop at
+// head_dim 128 and begins with the next block meanwhile. Measured with AVX-512
+// (docs/kernels/cpu.md); elsewhere it gains nothing.
 inline constexpr int kUnroll = HWY_TARGET == HWY_AVX3 ? 8 : 2;
 
-// How the broadcast operand is walked: element (row, k) is at row * stride + k, or at k * stride + row.
+// How the broadcast operand is walked: element (row, k) is at row * stride + k, or at k * stride +
+// row.
 enum class Walk { rows, columns };
 
 // accumulator[r][v] += sum over k of a(r, k) * b[k * b_row + v lanes]
@@ -59,7 +61,8 @@ HWY_INLINE void multiply(Block<A, Rows, Vectors>& accumulator, const A* HWY_REST
   }
 }
 
-// body(integral_constant<int, R>, row) for blocks of rows that cover [0, count): kRows at a time, then halves.
+// body(integral_constant<int, R>, row) for blocks of rows that cover [0, count): kRows at a time,
+// then halves.
 template <int Rows = kRows, typename Body>
 HWY_INLINE void for_each_row_block(std::int64_t count, const Body& body, std::int64_t row = 0) {
   for (; row + Rows <= count; row += Rows) body(std::integral_constant<int, Rows>(), row);
@@ -68,18 +71,19 @@ HWY_INLINE void for_each_row_block(std::int64_t count, const Body& body, std::in
   }
 }
 
-// C (rows x vectors) += A B with the register block above. A is walked as W says; `careful` leaves
-// out the zeros of A (W = rows) or of B (W = columns), so that a NaN on the other side does not spread. Finite sums have
-// the same bits with and without: which of the two a sum gets may depend on the number of threads.
+// C (rows x vectors) += A B with the register block above. W says how A is walked. With
+// `skip_zeros` the terms are skipped in which A (W = rows) or B (W = columns) is 0, so that a NaN
+// on the other side does not spread. Finite sums have the same bits with and without: which of the
+// two a sum gets may depend on the number of threads.
 template <Walk W, typename A>
 class Accumulate {
  public:
   Accumulate(const A* a, std::int64_t a_stride, const A* b, std::int64_t b_row, A* c, std::int64_t c_row,
-             bool careful)
-      : a_(a), a_stride_(a_stride), b_(b), b_row_(b_row), c_(c), c_row_(c_row), careful_(careful) {}
+             bool skip_zeros)
+      : a_(a), a_stride_(a_stride), b_(b), b_row_(b_row), c_(c), c_row_(c_row), skip_zeros_(skip_zeros) {}
 
-  // For `vectors` vectors of columns and all rows; depth_of(first_row, rows) gives the range [begin, end) of
-  // the contraction that matters to a group of rows.
+  // For `vectors` vectors of columns and all rows. depth_of(first_row, rows) gives the part of the
+  // contraction that matters to a group of rows.
   template <typename DepthOf>
   void run(std::int64_t rows, std::int64_t vectors, const DepthOf& depth_of) {
     for (std::int64_t v = 0; v < vectors;) {
@@ -102,9 +106,9 @@ class Accumulate {
   HWY_INLINE void column(std::int64_t rows, std::int64_t v, const DepthOf& depth_of) {
     for_each_row_block(rows, [&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
-      const core::Tile depth = depth_of(r, kCount);
-      if (depth.begin >= depth.end) return;
-      if (careful_) {
+      const core::Interval depth = depth_of(r, kCount);
+      if (depth.empty()) return;
+      if (skip_zeros_) {
         block<kCount, Vectors, true>(r, v, depth);
       } else {
         block<kCount, Vectors, false>(r, v, depth);
@@ -112,8 +116,8 @@ class Accumulate {
     });
   }
 
-  template <int Count, int Vectors, bool Careful>
-  HWY_NOINLINE void block(std::int64_t r, std::int64_t v, const core::Tile& depth) {
+  template <int Count, int Vectors, bool SkipZeros>
+  HWY_NOINLINE void block(std::int64_t r, std::int64_t v, const core::Interval& depth) {
     const Tag<A> d;
     A* c = c_ + r * c_row_ + v * lanes<A>();
     const A* a = W == Walk::rows ? a_ + r * a_stride_ + depth.begin : a_ + depth.begin * a_stride_ + r;
@@ -124,10 +128,10 @@ class Accumulate {
 #pragma GCC unroll 8
       for (int x = 0; x < Vectors; ++x) sum[i][x] = hn::Zero(d);  // added at the end: short sums
     }
-    if constexpr (Careful) {
-      multiply_careful<Count, Vectors>(sum, a, b, depth.end - depth.begin);
+    if constexpr (SkipZeros) {
+      multiply_skipping_zeros<Count, Vectors>(sum, a, b, depth.length());
     } else {
-      multiply<W>(sum, a, a_stride_, b, b_row_, depth.end - depth.begin);
+      multiply<W>(sum, a, a_stride_, b, b_row_, depth.length());
     }
 #pragma GCC unroll 8
     for (int i = 0; i < Count; ++i) {
@@ -140,7 +144,7 @@ class Accumulate {
   }
 
   template <int Count, int Vectors>
-  void multiply_careful(Block<A, Count, Vectors>& sum, const A* a, const A* b, std::int64_t depth) {
+  void multiply_skipping_zeros(Block<A, Count, Vectors>& sum, const A* a, const A* b, std::int64_t depth) {
     const Tag<A> d;
     for (std::int64_t k = 0; k < depth; ++k) {
       for (int i = 0; i < Count; ++i) {
@@ -163,7 +167,7 @@ class Accumulate {
   std::int64_t b_row_;
   A* c_;
   std::int64_t c_row_;
-  bool careful_;
+  bool skip_zeros_;
 };
 
 }  // namespace tessera::cpu::HWY_NAMESPACE

@@ -1,5 +1,6 @@
-// What happens to scores between Q K^T and the softmax, and to probabilities after it, for rows in lanes.
-// Included once per target.
+// Scores between Q K^T and the softmax, and dropout after it. The first part is the one definition
+// of a score for all vector kernels; the second applies it to blocks with rows in lanes. Included
+// once per target.
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -7,7 +8,7 @@
 #include <cstdint>
 
 #include "cpu/flash2/vector/vector-inl.h"
-#include "cpu/head.h"
+#include "cpu/head_view.h"
 
 // clang-format off
 #if defined(TESSERA_CPU_SIMD_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -22,27 +23,79 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
+// ---- the definition of a score ------------------------------------------------------------------
+
 // Whether scores need more than the band's mask.
 inline bool has_features(const core::Problem& p) {
   return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr;
 }
 
-// A block of scores: one line of `vectors` vectors per key, whose lanes are the rows from `row` on of a head.
+// score + bias. A bias of -inf hides the key like a mask, also where the score is NaN or +inf.
+template <typename A>
+HWY_INLINE Vector<A> add_bias(Vector<A> score, Vector<A> bias) {
+  const Vector<A> minus_infinity = hn::Set(Tag<A>(), core::kMinusInfinity<A>);
+  return hn::IfThenElse(hn::Eq(bias, minus_infinity), minus_infinity, hn::Add(score, bias));
+}
+
+// The features of the scores of one head.
+template <typename A>
+struct ScoreFeatures {
+  bool softcap, bias, alibi;
+  A cap, inverse_cap, slope;
+
+  explicit ScoreFeatures(const HeadView& head)
+      : softcap(head.p.softcap != 0),
+        bias(head.p.has_bias),
+        alibi(head.p.alibi_slopes != nullptr),
+        cap(static_cast<A>(head.p.softcap)),
+        inverse_cap(softcap ? static_cast<A>(1 / head.p.softcap) : A{0}),
+        slope(alibi ? static_cast<A>(
+                          head.p.alibi_slopes[head.s.index * head.p.alibi_batch_stride + head.q_head])
+                    : A{0}) {}
+};
+
+// The score that the softmax takes, but for the band: softcap, bias and ALiBi on a scaled product.
+// `distance` is that of the key from the diagonal. With a softcap `tanh_value` becomes tanh(product
+// / cap).
+template <typename A>
+HWY_INLINE Vector<A> score_of(const ScoreFeatures<A>& features, Vector<A> product, Vector<A> bias,
+                              Vector<A> distance, Vector<A>& tanh_value) {
+  const Tag<A> d;
+  Vector<A> x = product;
+  if (features.softcap) {
+    tanh_value = hn::Tanh(d, hn::Mul(x, hn::Set(d, features.inverse_cap)));
+    x = hn::Mul(tanh_value, hn::Set(d, features.cap));
+  }
+  if (features.bias) x = add_bias<A>(x, bias);
+  if (features.alibi) x = hn::NegMulAdd(hn::Set(d, features.slope), hn::Abs(distance), x);
+  return x;
+}
+
+// d(capped score) / d(scaled product).
+template <typename A>
+HWY_INLINE Vector<A> cap_derivative(Vector<A> tanh_value) {
+  return hn::NegMulAdd(tanh_value, tanh_value, hn::Set(Tag<A>(), A{1}));
+}
+
+// ---- blocks with rows in lanes ------------------------------------------------------------------
+
+// A block of scores: one line of `vectors` vectors per key, whose lanes are the rows from `row` on
+// of a head.
 template <typename A>
 struct ScoreBlock {
   A* s;
   std::int64_t stride;  // between the lines of two keys
   std::int64_t vectors;
   std::int64_t row;  // of lane 0
-  core::Tile keys;
+  core::Interval keys;
 };
 
-// The bias of the block, transposed like the scores; rows at or past `row_end` repeat the last one. `rows` is
-// scratch for a square of rows.
+// Loads the bias of the block, transposed like the scores. Rows at or past `row_end` repeat the
+// last one; `rows` has room for a square of rows.
 template <typename A>
-HWY_INLINE void load_bias(const Head& head, const ScoreBlock<A>& block, std::int64_t row_end, A* rows,
+HWY_INLINE void load_bias(const HeadView& head, const ScoreBlock<A>& block, std::int64_t row_end, A* rows,
                           A* bias) {
-  const std::int64_t width = block.vectors * lanes<A>(), count = block.keys.end - block.keys.begin;
+  const std::int64_t width = block.vectors * lanes<A>(), count = block.keys.length();
   core::with_type(head.p.bias_dtype, [&]<typename B>() HWY_ATTR {
     for (std::int64_t lane = 0; lane < width; lane += kSquare<A>) {
       for (std::int64_t r = 0; r < kSquare<A>; ++r) {
@@ -57,29 +110,17 @@ HWY_INLINE void load_bias(const Head& head, const ScoreBlock<A>& block, std::int
   });
 }
 
-// score + bias; a bias of -inf hides the key like a mask, also where the score is NaN or +inf.
+// Turns every scaled product of the block into a score: features and the band. `bias` is what
+// load_bias made, or null. Raises `maximum` (one value per lane) and writes the softcap's
+// `derivative` (laid out as the scores), unless null.
 template <typename A>
-HWY_INLINE Vector<A> add_bias(Vector<A> score, Vector<A> bias) {
-  const Vector<A> hidden = hn::Set(Tag<A>(), core::kMinusInfinity<A>);
-  return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, bias));
-}
-
-// Softcap, bias, ALiBi and the band on every score of the block. `bias` is what load_bias made, or null.
-// Raises `maximum` (one value per lane) and writes the softcap's `derivative` (laid out as the scores), unless
-// null.
-template <typename A>
-HWY_INLINE void finish_scores(const Head& head, const ScoreBlock<A>& block, bool masked, const A* bias,
-                              A* maximum, A* derivative) {
+HWY_INLINE void apply_score_features(const HeadView& head, const ScoreBlock<A>& block, bool masked,
+                                     const A* bias, A* maximum, A* derivative) {
   const Tag<A> d;
-  const core::Problem& p = head.p;
+  const ScoreFeatures<A> features(head);
   const core::Band& band = head.s.band;
   const std::int64_t width = block.vectors * lanes<A>();
-  const Vector<A> cap = hn::Set(d, static_cast<A>(p.softcap));
-  const Vector<A> inverse_cap = hn::Set(d, p.softcap != 0 ? static_cast<A>(1 / p.softcap) : A{0});
-  const bool alibi = p.alibi_slopes != nullptr;
-  const Vector<A> slope = hn::Set(
-      d, alibi ? static_cast<A>(p.alibi_slopes[head.s.index * p.alibi_batch_stride + head.q_head]) : A{0});
-  const Vector<A> hidden = hn::Set(d, core::kMinusInfinity<A>);
+  const Vector<A> minus_infinity = hn::Set(d, core::kMinusInfinity<A>);
   for (std::int64_t j = block.keys.begin; j < block.keys.end; ++j) {
     const std::int64_t line = (j - block.keys.begin) * block.stride;
     A* s = block.s + line;
@@ -93,34 +134,21 @@ HWY_INLINE void finish_scores(const Head& head, const ScoreBlock<A>& block, bool
     const Vector<A> last =
         hn::Set(d, band.left == core::kUnbounded ? static_cast<A>(width) : clamped(diagonal_row + band.left));
     for (std::int64_t v = 0; v < block.vectors; ++v) {
-      const Vector<A> lane = hn::Iota(d, static_cast<A>(v * lanes<A>()));
-      Vector<A> x = hn::LoadU(d, s + v * lanes<A>());
-      if (p.softcap != 0) {
-        const Vector<A> slope_of_cap = hn::Tanh(d, hn::Mul(x, inverse_cap));
-        x = hn::Mul(slope_of_cap, cap);
-        if (derivative != nullptr) {
-          hn::StoreU(hn::NegMulAdd(slope_of_cap, slope_of_cap, hn::Set(d, A{1})), d,
-                     derivative + line + v * lanes<A>());
-        }
-      }
-      if (bias != nullptr) x = add_bias<A>(x, hn::LoadU(d, bias + line + v * lanes<A>()));
-      if (alibi) {
-        const Vector<A> distance = hn::Sub(lane, hn::Set(d, static_cast<A>(diagonal_row)));
-        x = hn::NegMulAdd(slope, hn::Abs(distance), x);
-      }
-      if (masked) {
-        x = hn::IfThenElse(hn::And(hn::Ge(lane, first), hn::Le(lane, last)), x, hidden);
-      }
-      hn::StoreU(x, d, s + v * lanes<A>());
-      if (maximum != nullptr) {
-        A* largest = maximum + v * lanes<A>();
-        hn::StoreU(hn::Max(x, hn::LoadU(d, largest)), d, largest);
-      }
+      const std::int64_t at = v * lanes<A>();
+      const Vector<A> lane = hn::Iota(d, static_cast<A>(at));
+      const Vector<A> distance = hn::Sub(lane, hn::Set(d, static_cast<A>(diagonal_row)));
+      const Vector<A> own_bias = bias == nullptr ? hn::Zero(d) : hn::LoadU(d, bias + line + at);
+      Vector<A> tanh_value = hn::Zero(d);
+      Vector<A> x = score_of(features, hn::LoadU(d, s + at), own_bias, distance, tanh_value);
+      if (derivative != nullptr) hn::StoreU(cap_derivative<A>(tanh_value), d, derivative + line + at);
+      if (masked) x = hn::IfThenElse(hn::And(hn::Ge(lane, first), hn::Le(lane, last)), x, minus_infinity);
+      hn::StoreU(x, d, s + at);
+      if (maximum != nullptr) hn::StoreU(hn::Max(x, hn::LoadU(d, maximum + at)), d, maximum + at);
     }
   }
 }
 
-// ---- dropout ---------------------------------------------------------------------------------------------
+// ---- dropout ------------------------------------------------------------------------------------
 
 // One 32-bit word per lane of a vector of A.
 template <typename A>
@@ -173,10 +201,10 @@ HWY_INLINE hn::Mask<Tag<A>> reaches(Words<A> bits, std::uint32_t threshold) {
   }
 }
 
-// Multiplies the probabilities of the block by 0 or p.keep_scale: the bits of core/philox.h, a vector of rows
-// at a time.
+// Multiplies the probabilities of the block by 0 or p.keep_scale, by the bits of core/philox.h, a
+// vector of rows at a time.
 template <typename A>
-HWY_INLINE void apply_dropout(const Head& head, const ScoreBlock<A>& block) {
+HWY_INLINE void apply_dropout(const HeadView& head, const ScoreBlock<A>& block) {
   const Tag<A> d;
   const WordTag<A> dw;
   const core::Problem& p = head.p;

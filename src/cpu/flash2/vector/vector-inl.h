@@ -1,5 +1,5 @@
-// Vectors of accumulators for one Highway target: exp2, conversions from and to the element types, and
-// transposes between rows in memory and rows in lanes. Included once per target.
+// Vectors of accumulators for one Highway target: exp2, conversions from and to the element types,
+// and transposes between rows in memory and rows in lanes. Included once per target.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/base/float16.h"
+#include "cpu/flash2/vector/exp2_constants.h"
 
 // clang-format off
 #if defined(TESSERA_CPU_SIMD_VECTOR_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -30,8 +31,8 @@ using Tag = hn::ScalableTag<A>;
 template <typename A>
 using Vector = hn::Vec<Tag<A>>;
 
-// Rows in the lanes of one vector. With SVE only the running CPU knows how many. (svcntw() in its place would save
-// six of 70 instructions of a loop, but GCC 12 crashes on comparisons with it.)
+// The lanes of one vector. With SVE only the running CPU knows how many. (svcntw() would save six
+// of 70 instructions of a loop, but GCC 12 crashes on comparisons with it.)
 #if HWY_HAVE_SCALABLE
 template <typename A>
 HWY_INLINE std::int64_t lanes() {
@@ -44,16 +45,17 @@ HWY_INLINE constexpr std::int64_t lanes() {
 }
 #endif
 
-// ---- arrays of vectors -----------------------------------------------------------------------------------
+// ---- arrays of vectors --------------------------------------------------------------------------
 
 // TESSERA_BLOCK(A, sum, Rows, Vectors) declares an array sum[Rows][Vectors] of Vector<A>, of type
-// Block<A, Rows, Vectors>; TESSERA_LINE(A, line, Vectors) declares line[Vectors], of type Line<A, Vectors>. Every
-// index must be a constant once loops are unrolled, for the vectors to stay in registers.
+// Block<A, Rows, Vectors>; TESSERA_LINE(A, line, Vectors) declares line[Vectors], of type Line<A,
+// Vectors>. Every index must be a constant once loops are unrolled, for the vectors to stay in
+// registers.
 #undef TESSERA_BLOCK
 #undef TESSERA_LINE
 #if HWY_HAVE_SCALABLE
-// SVE's vectors have no size and cannot be elements of an array. Here the elements are variables of the
-// function, and the block holds their addresses. Nothing is left of it in the machine code (GCC 12).
+// SVE's vectors have no size and cannot be elements of an array. Here the elements are variables of
+// the function, and the block holds their addresses. The machine code contains none of it (GCC 12).
 template <typename A, int Vectors>
 struct Line {
   HWY_INLINE Vector<A>& operator[](int v) const { return *at[v]; }
@@ -92,10 +94,11 @@ using Block = Vector<A>[Rows][Vectors];
 #define TESSERA_LINE(A, name, Vectors) Vector<A> name[Vectors]
 #endif
 
-// 2^x for x <= 0: x = n + f with |f| <= 1/2, a polynomial for 2^f, and 2^n built from the bits of a sum whose
-// last place is 1. Degree 5 in fp32 (2.04 ULP with FMA, 2.3 without), 13 in fp64 (0.8 and 1.1); see exp2_test.cpp.
-// Exactly 1 at 0 and never above; exactly 0 from the smallest normal power down; NaN stays NaN (the product with
-// 2^n keeps it whatever its payload).
+// 2^x for x <= 0: x = n + f with |f| <= 1/2, a polynomial for 2^f, and 2^n built from the bits of a
+// sum whose last place is 1. The degree is 5 in fp32 (2.04 ULP with FMA, 2.3 without) and 13 in
+// fp64 (0.8 and 1.1); see exp2_test.cpp. The result is exactly 1 at 0 and never above, and exactly
+// 0 from the smallest normal power down. NaN stays NaN, whatever its payload, because the product
+// with 2^n keeps it.
 template <typename A>
 HWY_INLINE Vector<A> exp2_nonpositive(Vector<A> x) {
   const Tag<A> d;
@@ -104,12 +107,12 @@ HWY_INLINE Vector<A> exp2_nonpositive(Vector<A> x) {
     const Vector<A> magic = hn::Set(d, 12582912.0F + 127.0F);
     const Vector<A> shifted = hn::Add(x, magic);
     const Vector<A> f = hn::Sub(x, hn::Sub(shifted, magic));
-    Vector<A> y = hn::Set(d, 0x1.5bba14p-10F);
-    y = hn::MulAdd(y, f, hn::Set(d, 0x1.3cea88p-7F));
-    y = hn::MulAdd(y, f, hn::Set(d, 0x1.c6b752p-5F));
-    y = hn::MulAdd(y, f, hn::Set(d, 0x1.ebf9bcp-3F));
-    y = hn::MulAdd(y, f, hn::Set(d, 0x1.62e42ap-1F));
-    y = hn::MulAdd(y, f, hn::Set(d, 1.0F));
+    Vector<A> y = hn::Set(d, kExp2Polynomial[5]);
+    y = hn::MulAdd(y, f, hn::Set(d, kExp2Polynomial[4]));
+    y = hn::MulAdd(y, f, hn::Set(d, kExp2Polynomial[3]));
+    y = hn::MulAdd(y, f, hn::Set(d, kExp2Polynomial[2]));
+    y = hn::MulAdd(y, f, hn::Set(d, kExp2Polynomial[1]));
+    y = hn::MulAdd(y, f, hn::Set(d, kExp2Polynomial[0]));
     const Vector<A> power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
     return hn::IfThenZeroElse(hn::Le(x, hn::Set(d, -126.0F)), hn::Mul(y, power));
   } else {
@@ -134,7 +137,7 @@ HWY_INLINE Vector<A> exp_difference(Vector<A> x, Vector<A> reference) {
   return exp2_nonpositive<A>(hn::Mul(hn::Sub(x, reference), log2_e));
 }
 
-// ---- element types ---------------------------------------------------------------------------------------
+// ---- element types ------------------------------------------------------------------------------
 
 // One vector of elements as accumulators.
 HWY_INLINE Vector<double> load_elements(const double* from) { return hn::LoadU(Tag<double>(), from); }
@@ -167,19 +170,12 @@ HWY_INLINE Vector<float> load_elements(const core::Half* from) {
 HWY_INLINE Vector<float> load_elements(const core::Half* from) {
   const Tag<float> d;
   const hn::Rebind<hwy::float16_t, Tag<float>> d16;
-  const Vector<float> x = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
-#if HWY_TARGET == HWY_SSE4
-  // Without F16C Highway takes infinity and NaN for large numbers: beyond 65504 the exponent is all ones.
-  const hn::RebindToUnsigned<Tag<float>> du;
-  const auto special = hn::Ge(hn::Abs(x), hn::Set(d, 65536.0F));
-  return hn::IfThenElse(special, hn::BitCast(d, hn::Or(hn::BitCast(du, x), hn::Set(du, 0x7F800000U))), x);
-#else
-  return x;
-#endif
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 #endif
 
-// One vector of accumulators as elements, rounded to nearest even: the same arithmetic as core/base/float16.h.
+// One vector of accumulators as elements, rounded to nearest even: the same arithmetic as
+// core/base/float16.h.
 HWY_INLINE void store_elements(Vector<double> x, double* to) { hn::StoreU(x, Tag<double>(), to); }
 HWY_INLINE void store_elements(Vector<float> x, float* to) { hn::StoreU(x, Tag<float>(), to); }
 HWY_INLINE void store_elements(Vector<float> x, core::BFloat16* to) {
@@ -217,19 +213,19 @@ HWY_INLINE void prefetch_row(const T* row, std::int64_t count) {
   for (std::int64_t c = 0; c < count; c += kLine) hwy::Prefetch(row + c);
 }
 
-// Rows that will be needed later, asked for one at a time while something else is computed: many at once would stall
-// what comes next.
-class RowQueue {
+// Prefetches rows that will be needed later, one at a time while something else is computed: many
+// at once would stall what comes next.
+class RowPrefetcher {
  public:
-  RowQueue() = default;
+  RowPrefetcher() = default;
   template <typename T>
-  RowQueue(const T* first, std::int64_t stride, std::int64_t count, std::int64_t dim)
+  RowPrefetcher(const T* first, std::int64_t stride, std::int64_t count, std::int64_t dim)
       : row_(reinterpret_cast<const char*>(first)),
         stride_(stride * static_cast<std::int64_t>(sizeof(T))),
         count_(count),
         bytes_(dim * static_cast<std::int64_t>(sizeof(T))) {}
 
-  HWY_INLINE void ask() {
+  HWY_INLINE void next() {
     if (count_ <= 0) return;
     prefetch_row(row_, bytes_);
     row_ += stride_;
@@ -243,16 +239,28 @@ class RowQueue {
   std::int64_t bytes_ = 0;
 };
 
-// body(r) for r in [0, count), and ask(r), which prefetches what row r needs, some rows before: rows that lie far
-// apart are not foreseen by the hardware.
-template <typename Ask, typename Body>
-HWY_INLINE void for_each_row(std::int64_t count, const Ask& ask, const Body& body) {
+// Calls body(r) for r in [0, count), and prefetch(r), which prefetches what row r needs, some rows
+// earlier: the hardware does not foresee rows that lie far apart.
+template <typename PrefetchRow, typename Body>
+HWY_INLINE void for_each_row(std::int64_t count, const PrefetchRow& prefetch, const Body& body) {
   constexpr std::int64_t kAhead = 12;
-  for (std::int64_t r = 0; r < std::min(kAhead, count); ++r) ask(r);
+  for (std::int64_t r = 0; r < std::min(kAhead, count); ++r) prefetch(r);
   for (std::int64_t r = 0; r < count; ++r) {
-    if (r + kAhead < count) ask(r + kAhead);
+    if (r + kAhead < count) prefetch(r + kAhead);
     body(r);
   }
+}
+
+// A sum of x * 0, which is 0 for finite x and else NaN: check_finite adds the values of a vector,
+// is_finite asks whether all were finite.
+template <typename A>
+HWY_INLINE Vector<A> check_finite(Vector<A> check, Vector<A> x) {
+  return hn::MulAdd(x, hn::Zero(Tag<A>()), check);
+}
+template <typename A>
+HWY_INLINE bool is_finite(Vector<A> check) {
+  const Tag<A> d;
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
 // to[0 .. count) = scale * from[0 .. count), as accumulators.
@@ -272,12 +280,12 @@ template <typename T, typename A = core::Accumulator<T>>
 HWY_INLINE bool store_row(const A* HWY_RESTRICT from, std::int64_t count, A scale, T* HWY_RESTRICT to) {
   const Tag<A> d;
   const Vector<A> factor = hn::Set(d, scale);
-  Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
+  Vector<A> check = hn::Zero(d);
   A scalar_check = 0;
   std::int64_t c = 0;
   for (; c + lanes<A>() <= count; c += lanes<A>()) {
     const Vector<A> x = hn::Mul(hn::LoadU(d, from + c), factor);
-    check = hn::MulAdd(x, hn::Zero(d), check);
+    check = check_finite<A>(check, x);
     store_elements(x, to + c);
   }
   for (; c < count; ++c) {
@@ -285,7 +293,7 @@ HWY_INLINE bool store_row(const A* HWY_RESTRICT from, std::int64_t count, A scal
     scalar_check += x * 0;
     to[c] = core::Element<T>::store(x);
   }
-  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d))) && scalar_check == 0;
+  return is_finite<A>(check) && scalar_check == 0;
 }
 
 // The sum of a[c] * b[c] over [0, count).
@@ -306,19 +314,19 @@ HWY_INLINE A dot(const T* HWY_RESTRICT a, const A* HWY_RESTRICT b, std::int64_t 
 template <typename A>
 HWY_INLINE bool all_finite(const A* x, std::int64_t count) {
   const Tag<A> d;
-  Vector<A> check = hn::Zero(d);  // x * 0 is 0 for finite x, else NaN
+  Vector<A> check = hn::Zero(d);
   A rest = 0;
   std::int64_t c = 0;
-  for (; c + lanes<A>() <= count; c += lanes<A>())
-    check = hn::MulAdd(hn::LoadU(d, x + c), hn::Zero(d), check);
+  for (; c + lanes<A>() <= count; c += lanes<A>()) check = check_finite<A>(check, hn::LoadU(d, x + c));
   for (; c < count; ++c) rest += x[c] * 0;
-  return rest == 0 && hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+  return rest == 0 && is_finite<A>(check);
 }
 
-// ---- transposes ------------------------------------------------------------------------------------------
+// ---- transposes ---------------------------------------------------------------------------------
 
-// From one line of `count` elements to the next, in elements: a cache line more than they have where they would lie 512
-// bytes or a multiple apart. A strip of such lines falls into few sets of the first-level cache, which cannot hold it.
+// The distance of two lines of `count` elements, in elements: a cache line more where they would
+// lie a multiple of 512 bytes apart. A column of such lines falls into few sets of the first-level
+// cache, which cannot hold it.
 template <typename A>
 constexpr std::int64_t line_stride(std::int64_t count) {
   constexpr std::int64_t kSize = sizeof(A);
@@ -353,7 +361,7 @@ HWY_INLINE void transpose_square(const A* HWY_RESTRICT from, std::int64_t from_r
   }
 }
 
-// to[c][r] = from[r][c] for `rows` x `columns`; what is left over beside the squares goes one by one.
+// to[c][r] = from[r][c] for `rows` x `columns`; elements beside the squares go one by one.
 template <typename A>
 HWY_INLINE void transpose(const A* HWY_RESTRICT from, std::int64_t from_row, std::int64_t rows,
                           std::int64_t columns, A* HWY_RESTRICT to, std::int64_t to_row) {

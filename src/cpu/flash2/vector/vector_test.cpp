@@ -1,4 +1,5 @@
-// Conversions and transposes of every instruction set that this CPU has, against the scalar definitions.
+// Conversions and transposes of every instruction set that this CPU has, against the scalar
+// definitions.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/flash2/vector/vector_test.cpp"  // NOLINT(build/include)
 #include <gtest/gtest.h>
@@ -104,7 +105,8 @@ std::vector<T> all_patterns() {
   return all;
 }
 
-// Floats around everything where rounding changes: every 16-bit value, halfway to the next, and one bit beside.
+// Floats around everything where rounding changes: every 16-bit value, halfway to the next, and one
+// bit beside.
 template <typename T>
 std::vector<float> rounding_cases() {
   std::vector<float> all;

@@ -6,6 +6,7 @@
 #include "core/problem.h"
 #include "core/task_order.h"
 #include "cuda/common/features.h"
+#include "cuda/common/grid_order.h"
 #include "cuda/common/ptx/types.h"
 #include "cuda/common/step_cursor.h"
 
@@ -48,12 +49,12 @@ struct ForwardConfig {
 
 struct ForwardArguments {
   core::Problem p;
-  core::GridOrder order;
+  GridOrder order;
   core::DiagonalRule diagonals;
   ScoreFeatures features;
   std::uint32_t origin_row;      // of the random numbers
   std::uint32_t origin_group;    // their group of columns where column_shift counts from
-  core::Divider group;           // query heads per key/value head
+  Divider group;                 // query heads per key/value head
   int k_row_bytes, v_row_bytes;  // plain: they fit
   int column_shift;              // steps begin where column + shift is a multiple of the step
   bool q_aligned, k_aligned, v_aligned, out_aligned;

@@ -119,7 +119,7 @@ void run(const Path& path, const core::Problem& p, void* stream) {
   const core::Tiling tiling{p.q_length, c.block_q(), p.blocks.block_q};
   ForwardArguments a{
       .p = p,
-      .order = core::GridOrder({.sequences = p.batch,
+      .order = GridOrder({.sequences = p.batch,
                                 .heads = p.q_heads,
                                 .tiles = tiling.count(),
                                 .order = order_of(p),
@@ -128,7 +128,7 @@ void run(const Path& path, const core::Problem& p, void* stream) {
       .features = ScoreFeatures::of(p),
       .origin_row = static_cast<std::uint32_t>(p.origin.row),
       .origin_group = static_cast<std::uint32_t>((p.origin.column - column_shift(p)) / core::kDropoutGroup),
-      .group = core::Divider(static_cast<std::uint32_t>(p.group())),
+      .group = Divider(static_cast<std::uint32_t>(p.group())),
       .k_row_bytes = static_cast<int>(p.k.row_stride * 2),
       .v_row_bytes = static_cast<int>(p.v.row_stride * 2),
       .column_shift = column_shift(p),

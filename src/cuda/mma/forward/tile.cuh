@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/common/dropout_columns.h"
 #include "cuda/common/features.cuh"
 #include "cuda/common/ptx/mma.cuh"
 #include "cuda/common/step_cursor.h"
@@ -80,8 +81,8 @@ class ForwardTile {
       const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);  // a multiple of the chunk
       const uint4 x = ptx::load_shared(ptx::shared_address(&place().dropout));
       const core::DropoutStream stream{x.x, x.y, x.z, x.w};
-      const core::DropoutColumns columns =
-          core::dropout_columns(stream, tile.a_.origin_group + shifted / core::kDropoutGroup, tile.lane_ % 4);
+      const DropoutColumns columns =
+          dropout_columns(stream, tile.a_.origin_group + shifted / core::kDropoutGroup, tile.lane_ % 4);
       const bool second = kWords == 2 && shifted % core::kDropoutGroup != 0;
       if constexpr (kTight) words_[0] = 0;
 #pragma unroll

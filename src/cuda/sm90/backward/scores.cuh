@@ -198,7 +198,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::begin_head(int head) {
   ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);  // the other warp writes the same
   own.stream = stream;
   own.columns[lane / 8] =
-      core::dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
+      dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
   __syncwarp();
 }
 
@@ -208,7 +208,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::draw(int begin, std::uint32
   const int lane = this->lane(), half = warp_ % 2, odd = lane / 4 % 2;
   const DropoutHead& head = shared_.dropout[group_ * 2 + warp_ / 2];
   const core::DropoutStream stream = head.stream;
-  const core::DropoutColumns columns = head.columns[lane / 8];
+  const DropoutColumns columns = head.columns[lane / 8];
 #pragma unroll
   for (int i = 0; i < kParts; ++i) {
     const auto row = static_cast<std::uint32_t>(a_.call.problem.origin.row) +
@@ -217,7 +217,7 @@ __device__ __forceinline__ void BackwardConsumer<C>::draw(int begin, std::uint32
     std::uint32_t bits[2] = {};  // for the warp that holds keys 0 to 15 of the 32, and for the other
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const core::PhiloxBlock block = core::dropout_call(stream, columns, row + 8 * j);
+      const core::PhiloxBlock block = dropout_call(stream, columns, row + 8 * j);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         const std::uint32_t halves = kept_halves(a_.call.features, block.word[m]);

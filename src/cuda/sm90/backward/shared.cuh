@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/common/dropout_columns.h"
 #include "cuda/sm90/backward/config.h"
 #include "cuda/sm90/backward/schedule.h"
 #include "cuda/sm90/forward/shared.cuh"
@@ -23,7 +24,7 @@ struct alignas(16) KeyTile : TileQueries {
 // quarter of the lanes.
 struct alignas(16) DropoutHead {
   core::DropoutStream stream;
-  core::DropoutColumns columns[4];
+  DropoutColumns columns[4];
 };
 
 template <BackwardConfig C>

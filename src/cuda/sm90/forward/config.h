@@ -99,7 +99,7 @@ struct Arguments {
   core::Problem p;
   Schedule schedule;
   core::DiagonalRule diagonals;
-  core::Divider group;  // query heads per key/value head
+  Divider group;  // query heads per key/value head
   float scale_log2;
   bool speculate;
   TileCounter* counter;       // null: tile + gridDim.x comes after tile

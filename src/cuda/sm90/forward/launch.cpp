@@ -107,7 +107,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   }
   a.p = p;
   a.diagonals = core::diagonal_rule(p);
-  a.group = core::Divider(static_cast<std::uint32_t>(p.group()));
+  a.group = Divider(static_cast<std::uint32_t>(p.group()));
   a.scale_log2 = ScoreFeatures::of(p).scale_log2;
   a.speculate = !core::environment().lazy_maximum;
   a.report = report;

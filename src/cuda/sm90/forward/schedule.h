@@ -7,6 +7,7 @@
 
 #include "core/base/host_device.h"
 #include "core/task_order.h"
+#include "cuda/common/grid_order.h"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::hopper {
@@ -35,7 +36,7 @@ class Schedule {
     if (count_ == 0) return;
     const std::int64_t waves = std::min((kLastWaves * workers + tiles - 1) / tiles, all);
     const std::int64_t last = equal_tiles() ? 0 : waves;
-    last_ = core::Divider(static_cast<std::uint32_t>(std::max<std::int64_t>(last, 1)));
+    last_ = Divider(static_cast<std::uint32_t>(std::max<std::int64_t>(last, 1)));
     one_by_one_ = static_cast<std::uint32_t>(all - last);
   }
 
@@ -65,7 +66,7 @@ class Schedule {
     return {heads_.quotient(head), heads_.remainder(head), tile};
   }
 
-  core::Divider heads_, tiles_, last_;
+  Divider heads_, tiles_, last_;
   std::uint32_t count_ = 0, one_by_one_ = 0;
   core::TileOrder order_ = core::TileOrder::plain;
 };

@@ -1,17 +1,18 @@
-// cpu.decode on vectors: how a problem is cut, and the entry points of each instruction set.
+// cpu.decode: how a problem is cut into tasks, and what an engine supplies.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "core/problem.h"
+#include "cpu/machine/arena.h"
 #include "cpu/machine/target.h"
 
 namespace tessera::cpu {
 
-// Keys are cut into splits, whose partial results are merged in order; the cut follows from head_dim and type
-// alone, so that a row's bits depend on nothing else. A task is a run of splits of a few key/value heads: how
-// many only decides who computes what.
+// Keys are cut into splits, whose partial results are merged in order. The cut follows from
+// head_dim and type alone, so a row's bits depend on nothing else. A task is a run of splits of a
+// few key/value heads: how many only decides who computes what.
 struct DecodePlan {
   std::int64_t split_keys = 0;    // keys of one partial result
   std::int64_t splits = 1;        // of the longest sequence
@@ -25,29 +26,36 @@ struct DecodePlan {
   bool bf16_dot = false;          // products of bf16 by vdpbf16ps
 };
 
-// One partial result for every (sequence, split, key/value head, row), in this order: heads that are computed
-// together lie together (2^n bytes apart they would evict each other).
+// The plan for `workers` workers, on a target with `lanes` accumulators in a vector.
+DecodePlan decode_plan(const core::Problem& p, Target target, std::int64_t lanes, int workers);
+
+// Tasks of all sequences.
+std::int64_t task_count(const core::Problem& p, const DecodePlan& plan);
+
+// One partial result for every (sequence, split, key/value head, row), in this order: heads that
+// are computed together lie together (2^n bytes apart they would evict each other).
 struct DecodePartials {
   void* maximum = nullptr;  // accumulators: the largest score; lowest() where nothing is visible
   void* sum = nullptr;      // accumulators: of exp(score - maximum)
   void* out = nullptr;      // accumulators, padded_v_dim per row: not normalised
 };
 
+// Takes their memory.
+DecodePartials take_partials(Arena& arena, const core::Problem& p, const DecodePlan& plan);
+
 // The kernel compiled for one instruction set.
-struct DecodeEngine {
-  // Lanes of a vector of accumulators.
-  std::int64_t (*lanes)(bool fp64);
-  // Memory that a worker needs.
+struct DecodeOps {
+  // Accumulators in a vector.
+  std::int64_t (*lanes)(DType dtype);
+  // The memory of a worker.
   std::size_t (*worker_bytes)(const core::Problem& p, const DecodePlan& plan);
-  // Computes the partial results of task `task` of batch * head_tasks * split_tasks, in a worker's memory.
+  // Computes the partial results of a task in a worker's memory.
   void (*run_task)(const core::Problem& p, const DecodePlan& plan, std::int64_t task,
                    const DecodePartials& partials, std::byte* memory);
-  // Makes out and LSE of the rows of one key/value head, number `index` of batch * kv_heads, of its partials.
+  // Writes out and LSE of the rows of one key/value head, number `index` of batch * kv_heads, from
+  // its partial results.
   void (*merge)(const core::Problem& p, const DecodePlan& plan, std::int64_t index,
                 const DecodePartials& partials);
 };
-
-// Null for Target::portable.
-const DecodeEngine* decode_engine(Target target);
 
 }  // namespace tessera::cpu
