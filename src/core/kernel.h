@@ -1,5 +1,4 @@
-// What a kernel tells the registry about itself. Every kernel, on every device, enters through this
-// table.
+// What a kernel tells the registry about itself. Every kernel, on every device, enters through this table.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,7 @@
 
 namespace tessera::registry {
 
-// The features of the contract, as bits. A kernel declares those it supports, a problem requires
-// some.
+// The features of the contract, as bits. A kernel declares those it supports, a problem requires some.
 enum class Feature : std::uint32_t {
   fp64 = 1U << 0,
   fp32 = 1U << 1,
@@ -98,16 +96,16 @@ struct Kernel {
   DeviceType device;
   int priority;  // `automatic` takes the highest that serves the problem
   Features features;
-  // Whether the kernel lacks something for this problem beyond features (sizes, alignment,
-  // hardware), and what. Null: no such limits.
+  // Whether the kernel lacks something for this problem beyond features (sizes, alignment, hardware), and what.
+  // Null: no such limits.
   bool (*limits)(const core::Problem& problem, core::Reason reason);
   Configuration (*configure)(const core::Problem& problem, int workers);
   // Further facts for `explain`, one per line; null: none.
   std::string (*details)(const core::Problem& problem, const Configuration& configuration);
   // Does not throw on the CPU; on a device throws Error (device_failure) for a failed launch.
   void (*run)(const core::Problem& problem, const Configuration& configuration, const Resources& resources);
-  // Whether the kernels that come after it are the better choice for a problem that it supports,
-  // and why. Ignored when the kernel is asked for by name. Null: never.
+  // Whether the kernels that come after it are the better choice for a problem that it supports, and why.
+  // Ignored when the kernel is asked for by name. Null: never.
   bool (*yields)(const core::Problem& problem, core::Reason reason) = nullptr;
 };
 

@@ -35,7 +35,7 @@
 #endif
 // clang-format on
 
-#if HWY_TARGET != HWY_SCALAR  // the portable kernel serves there
+#if HWY_TARGET != HWY_SCALAR  // Target::portable is plain C++
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
