@@ -258,10 +258,6 @@ Device parse_device(const std::string& option, const std::string& text) {
   throw UsageError(fmt::format("{} '{}': must be cpu, cuda or cuda:N", option, text));
 }
 
-std::string to_string(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
-}
-
 int parse_capability(const std::string& option, const std::string& text) {
   std::vector<std::string> known;
   for (const int capability : cuda::AssumedGpu::known()) {

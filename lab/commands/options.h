@@ -85,7 +85,4 @@ Device parse_device(const std::string& option, const std::string& text);
 // A compute capability that plans can be made for without such a GPU: "8.6" as 86.
 int parse_capability(const std::string& option, const std::string& text);
 
-// "cpu", "cuda:0".
-std::string to_string(Device device);
-
 }  // namespace tessera::lab

@@ -32,7 +32,7 @@ def qkv(*shape, dtype=np.float32):
     ({"dropout": 0.5, "dropout_state": np.zeros(3, np.int64)}, "dropout_state has 3 entries; it must have 2"),
     ({"out": np.ones((1, 4, 2, 7), np.float32)}, "out.shape"),
     ({"out": np.ones((1, 4, 2, 8), np.float64)}, "out"),
-    ({"block_mask": tessera.BlockMask.local(64, 64, 1)}, "blocks is made for q_length 64"),
+    ({"block_mask": tessera.BlockMask.local(64, 64, 1)}, "blocks has q_length 64"),
     ({"origin": (-1, 0, 0, 0)}, "origin.row is -1"),
     ({"origin": (1, 2)}, r"origin is \(1, 2\); it must be four integers"),
     ({"origin": np.array(1)}, r"origin is an array \(ndarray\); it must be four integers"),
