@@ -56,9 +56,9 @@ def scaled_dot_product_attention(
         query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
     bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
     state = new_dropout_state(query.device) if dropout_p > 0.0 else None
-    out = attend(query, key, value, (bias, None, None, None, state),
-                 (is_causal, None, align, None, scale, 0.0, dropout_p, (0, 0, 0, 0), "automatic",
-                  torch.are_deterministic_algorithms_enabled()), None, HEADS_FIRST, (0, 0), False)
+    options = {"causal": is_causal, "align": align, "scale": scale, "dropout": dropout_p,
+               "deterministic": torch.are_deterministic_algorithms_enabled()}
+    out = attend(query, key, value, bias, options, layout=HEADS_FIRST, dropout_state=state)
     if batch is None:
         return out
     return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])

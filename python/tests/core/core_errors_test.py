@@ -160,8 +160,8 @@ def test_wrong_shapes_and_types():
         tessera.attention([[1.0]], k, v)
     with pytest.raises(TypeError, match="k is of type int; it must be an array with __dlpack__"):
         tessera.attention(q, 3, v)
-    with pytest.raises(ValueError, match="wanted has 'x'"):
-        tessera.attention_backward(q, q, k, v, q, q, wanted="x")
+    with pytest.raises(ValueError, match="gradients has 'x'; it may have q, k, v, bias"):
+        tessera.attention_backward(q, q, k, v, q, q, gradients="x")
     every_third_byte = np.frombuffer(bytes(300), dtype=np.uint8)
     view = np.ndarray((1, 4, 1, 2), np.float32, every_third_byte, strides=(0, 9, 0, 4))
     with pytest.raises(ValueError, match="q.strides.* is 9 bytes"):
