@@ -26,7 +26,7 @@ torch.library.define("tessera::backward", f"(Tensor? grad_out, Tensor? grad_lse,
 torch.library.define("tessera::alibi_slopes", "(Tensor like, SymInt heads) -> Tensor",
                      tags=(torch.Tag.pt2_compliant_tag,))
 
-# How many of an operator's inputs are tensors, and how many of those have a gradient: q, k, v and bias.
+# An operator's inputs begin with the tensors; the first of those have a gradient: q, k, v and bias.
 _TENSORS, _DIFFERENTIABLE = 8, 4
 
 
@@ -90,14 +90,14 @@ def refuse_second_derivatives():
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), outside of replace_sdpa()")
 
 
-# --- block masks: a graph names one by what is in it ----------------------------------------------------------------
+# --- block masks: a graph names one by its contents ----------------------------------------------------------------
 
 _masks: dict[str, _core.BlockMask] = {}
-_traced: set[_core.BlockMask] = set()  # compiled code is guarded by a mask's address: it must not be given to another
+_traced: set[_core.BlockMask] = set()  # guards of compiled code hold a mask's address: no other mask may reuse it
 
 
 def mask_key(block_mask) -> str:
-    """A name for the mask in traced graphs, from its contents. The mask then lives as long as the process."""
+    """Returns a name for the mask in traced graphs, from its contents. The mask then lives as long as the process."""
     sizes = (block_mask.q_length, block_mask.k_length, block_mask.block_q, block_mask.block_k, block_mask.heads)
     digest = hashlib.sha256(array("q", sizes))
     for head in range(block_mask.heads):
@@ -110,8 +110,8 @@ def mask_key(block_mask) -> str:
     return key
 
 
-# What torch.compiler.assume_constant_result does, without its import of the whole compiler: seconds. Before 2.13 such a
-# function takes an object only if its type counts as a constant; versions that know no such types do not take it.
+# The effect of torch.compiler.assume_constant_result without importing the whole compiler, which takes seconds. Before
+# 2.13 such a function accepts an object only when its type is registered as a constant.
 mask_key._dynamo_marked_constant = True
 if hasattr(_pytree, "register_constant"):
     _pytree.register_constant(_core.BlockMask)
@@ -130,8 +130,8 @@ _words._dynamo_marked_constant = True
 def _mask_of(key: str | None):
     if key is None or key in _masks:
         return key and _masks[key]
-    raise ValueError(f"block_mask is {key!r}, a mask that this process has not made: call "
-                     "tessera.torch.mask_key(block_mask) with it before running a graph that was traced elsewhere")
+    raise ValueError(f"block_mask is {key!r}, a mask that is unknown in this process; call "
+                     "tessera.torch.mask_key(block_mask) before running a graph that was traced elsewhere")
 
 
 # --- the operators --------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def _alibi_slopes_fake(like, heads):
 def refuse_learned_slopes(alibi):
     if alibi is not None and alibi.requires_grad and torch.is_grad_enabled():
         raise ValueError("alibi requires a gradient, which attention does not compute; pass alibi.detach(), or "
-                         "-slope * distance as a bias, which has one")
+                         "-slope * distance as a bias, which has a gradient")
 
 
 def _setup_context(ctx, inputs, output):
