@@ -1,6 +1,7 @@
 // Why not: the words behind a verdict, made only where somebody reads them.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/base/text.h"
@@ -28,6 +29,15 @@ class Reason {
   bool give(const Parts&... parts) const {  // NOLINT(modernize-use-nodiscard): it is called for its words too
     if (text_ != nullptr) *text_ += concat(text_->empty() ? "" : ", ", parts...);
     return true;
+  }
+
+  // The same for a function that returns an optional:
+  //
+  //   if (p.k_tokens == 0) return reason.decline("requires at least one key");
+  template <typename... Parts>
+  std::nullopt_t decline(const Parts&... parts) const {
+    give(parts...);
+    return std::nullopt;
   }
 
  private:

@@ -61,16 +61,23 @@ struct Scratch {
         second(arena.take<A>(kPanel * p.v_dim)) {}
 };
 
+struct Decision {
+  Target target{};
+  const SoftmaxRowsEngine* rows = nullptr;
+  std::size_t worker_bytes = 0;  // behind the matrices
+};
+
 template <typename T>
 class Standard {
   using A = Accumulator<T>;
 
  public:
-  Standard(const core::Problem& p, const registry::Configuration& configuration,
-           const registry::Resources& resources)
+  Standard(const core::Problem& p, const core::Choice& choice, const core::Resources& resources)
       : p_(p),
-        configuration_(configuration),
+        workers_(choice.workers),
         resources_(resources),
+        worker_bytes_(choice.decision.as<Decision>().worker_bytes),
+        rows_(choice.decision.as<Decision>().rows->rows<A>()),
         shared_(resources.workspace),
         m_(shared_, p),
         worker_memory_(resources.workspace + shared_.used()) {}
@@ -108,7 +115,7 @@ class Standard {
   // ---- tasks and memory --------------------------------------------------------------------------------
 
   Scratch<A> scratch_of(int worker) const {
-    Arena arena(worker_memory_ + worker_bytes(p_) * static_cast<std::size_t>(worker));
+    Arena arena(worker_memory_ + worker_bytes_ * static_cast<std::size_t>(worker));
     return Scratch<A>(arena, p_);
   }
 
@@ -127,7 +134,7 @@ class Standard {
   void for_each_panel(std::int64_t heads, std::int64_t length, const Body& body) {
     const core::Tiling tiling{length, kPanel};
     const std::int64_t panels = tiling.count();
-    parallel_for(*resources_.executor, configuration_.workers, p_.batch * heads * panels,
+    parallel_for(*resources_.executor, workers_, p_.batch * heads * panels,
                  [&](std::int64_t index, int worker) {
                    const std::int64_t head = index / panels;
                    body(head / heads, head % heads, tiling[index % panels], scratch_of(worker));
@@ -312,7 +319,7 @@ class Standard {
   void grad_bias() {
     const core::Tiling columns{p_.k_length, kPanel};
     const std::int64_t tasks = p_.bias_batch * p_.bias_heads * p_.bias_rows * columns.count();
-    parallel_for(*resources_.executor, configuration_.workers, tasks, [&](std::int64_t index, int) {
+    parallel_for(*resources_.executor, workers_, tasks, [&](std::int64_t index, int) {
       const Tile tile = columns[index % columns.count()];
       const std::int64_t owner = index / columns.count();
       const std::int64_t bias_row = owner % p_.bias_rows, rest = owner / p_.bias_rows;
@@ -380,9 +387,10 @@ class Standard {
   }
 
   const core::Problem& p_;
-  const registry::Configuration& configuration_;
-  const registry::Resources& resources_;
-  const SoftmaxRows<A>& rows_ = softmax_rows_engine(active_target())->template rows<A>();
+  const int workers_;
+  const core::Resources& resources_;
+  const std::size_t worker_bytes_;
+  const SoftmaxRows<A>& rows_;
   Arena shared_;
   Matrices<A> m_;
   std::byte* worker_memory_;
@@ -390,44 +398,41 @@ class Standard {
 
 }  // namespace
 
-bool standard_limits(const core::Problem& p, core::Reason reason) {
-  if (!blas_missing().empty()) return reason.give(blas_missing());
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t longest = std::max(p.q_length, p.k_length);
-  return longest > kMax && reason.give("sequence length ", longest, " is beyond OpenBLAS's 32-bit sizes");
-}
-
-std::string standard_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
-                      " for the softmax, OpenBLAS for the products");
-}
-
-registry::Configuration standard_configuration(const core::Problem& p, int workers) {
-  active_target();  // refuses an unknown TESSERA_TARGET here: running does not throw
+std::optional<core::Choice> choose_standard(const core::Problem& p, int workers, core::Reason reason) {
+  if (!blas_missing().empty()) return reason.decline(blas_missing());
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (const std::int64_t longest = std::max(p.q_length, p.k_length); longest > kMost) {
+    return reason.decline("supports sequences of at most ", kMost, ", as OpenBLAS does; this call has ",
+                          longest);
+  }
+  const Target target = active_target();
   const std::int64_t panels = std::max(core::Tiling{p.q_length, kPanel}.count() * p.q_heads,
                                        core::Tiling{p.k_length, kPanel}.count() * p.kv_heads);
   const int useful = static_cast<int>(std::clamp<std::int64_t>(p.batch * panels, 1, workers));
-  const std::size_t bytes = core::with_type(p.dtype, [&]<typename T>() {
-    return core::workspace_bytes(Standard<T>::matrix_bytes(p), Standard<T>::worker_bytes(p), useful);
+  return core::with_type(p.dtype, [&]<typename T>() {
+    const Decision d{target, softmax_rows_engine(target), Standard<T>::worker_bytes(p)};
+    return core::Choice{
+        .block_q = std::min(kPanel, p.q_length),
+        .block_k = p.k_length,
+        .workspace_bytes = core::workspace_bytes(Standard<T>::matrix_bytes(p), d.worker_bytes, useful),
+        .workers = useful,
+        .traffic_cache_bytes = static_cast<double>(caches().l2),
+        .decision = d};
   });
-  return {.block_q = std::min(kPanel, p.q_length),
-          .block_k = p.k_length,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = bytes,
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
 }
 
-void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
-                      const registry::Resources& resources) {
-  const SingleThreadedBlas single_threaded;
-  core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).forward(); });
+std::string standard_details(const core::Problem&, const core::Choice& choice) {
+  const Target target = choice.decision.as<Decision>().target;
+  return core::concat("instruction set ", name(target_for(target, DType::fp32)),
+                      " for the softmax, OpenBLAS for the products");
 }
 
-void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
-                       const registry::Resources& resources) {
+void run_standard(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const SingleThreadedBlas single_threaded;
-  core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).backward(); });
+  core::with_type(p.dtype, [&]<typename T>() {
+    Standard<T> standard(p, choice, resources);
+    p.direction == Direction::forward ? standard.forward() : standard.backward();
+  });
 }
 
 }  // namespace tessera::cpu

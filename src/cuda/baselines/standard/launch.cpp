@@ -25,12 +25,10 @@
 #include "cuda/baselines/standard/cublas.h"
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
-#include "cuda/common/step_cursor.h"
+#include "cuda/common/host/limits.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::standard {
 namespace {
-
-using namespace standard;
 
 enum class Fusion { separate, fused };
 
@@ -57,13 +55,9 @@ TensorShape key_shape(const core::Problem& p, std::int64_t columns) {
 // in another order, and results must not depend on where tensors lie.
 bool in_place(const core::Problem& p, const core::View& view, const TensorShape& shape) {
   if (p.packed) return false;
-  const auto chunk = static_cast<std::int64_t>(16 / size_of(p.dtype));
-  const bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-                       view.row_stride % chunk == 0 && view.head_stride % chunk == 0 &&
-                       view.batch_stride % chunk == 0;
   const bool rows = shape.length == 1 || (view.row_stride >= shape.columns &&
                                           view.row_stride <= std::numeric_limits<std::int32_t>::max());
-  return aligned && rows;
+  return rows && aligned(view, p.dtype);
 }
 
 // Whether a result is the sum over the query heads of a group: several products, added up in fp32.
@@ -125,7 +119,7 @@ struct Memory {
 
 class Standard {
  public:
-  Standard(const core::Problem& p, const registry::Resources& resources, Fusion fusion)
+  Standard(const core::Problem& p, const core::Resources& resources, Fusion fusion)
       : p_(p),
         fusion_(fusion),
         stream_(resources.stream),
@@ -177,7 +171,7 @@ class Standard {
   }
 
  private:
-  static Memory make_memory(const core::Problem& p, const registry::Resources& resources, Fusion fusion) {
+  static Memory make_memory(const core::Problem& p, const core::Resources& resources, Fusion fusion) {
     Arena arena(resources.workspace);
     return {arena, p, fusion};
   }
@@ -337,71 +331,54 @@ class Standard {
 #else
 
 struct Standard {
-  Standard(const core::Problem& /*p*/, const registry::Resources& /*resources*/, Fusion /*fusion*/) {}
+  Standard(const core::Problem& /*p*/, const core::Resources& /*resources*/, Fusion /*fusion*/) {}
   void forward() const { launch(nullptr, "cuda.standard", 1, 1, 0, nullptr, nullptr); }
   void backward() const { forward(); }
 };
 
 #endif
 
-registry::Configuration configuration(const core::Problem& p, Fusion fusion) {
+std::optional<core::Choice> choose(const core::Problem& p, Fusion fusion, core::Reason reason) {
+  if (gpu_limit(p, {.least = 75}, Code::any, reason)) return std::nullopt;
+  const DeviceLimits& device = device_limits(p.device.index, Code::any);
+  if (p.dtype == DType::bf16 && device.capability < 80) {
+    return reason.decline("requires compute capability 8.0 for bf16; cuda:", p.device.index, " has ",
+                          Capability{device.capability});
+  }
+  // The kernels count rows in 32 bits, and have fewer thread blocks than rows; those of the bias' gradient take 32 columns
+  // of a row.
+  const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
+  if (length_limit(p, reason) || row_limit(p, std::max(p.q_length, p.k_length), reason) ||
+      grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) {
+    return std::nullopt;
+  }
+  if (!cublas_missing().empty()) return reason.decline(cublas_missing());
   Arena arena;
   Memory(arena, p, fusion);
-  return {.block_q = p.q_length,
-          .block_k = p.k_length,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = arena.used(),
-          .workers = 1,
-          .fast_memory_bytes = static_cast<double>(device_limits(p.device.index).l2_bytes)};
+  return core::Choice{.block_q = p.q_length,
+                      .block_k = p.k_length,
+                      .workspace_bytes = arena.used(),
+                      .traffic_cache_bytes = static_cast<double>(device.l2_bytes),
+                      .decision = fusion};
 }
 
 }  // namespace
 
-bool standard_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& limits = device_limits(p.device.index, Code::any);
-  if (!limits.failure.empty()) return reason.give(limits.failure);
-  if (p.dtype == DType::bf16 && limits.capability < 80) {
-    return reason.give("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
-                       limits.capability % 10);
-  }
-  const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest >= core::kLongestWalk) return size_limits(p, 1, reason);
-  // Its rows are counted by 32 bits, and its thread blocks are fewer; those of the bias' gradient take 32 columns of a row.
-  const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
-  if (product(p.batch, p.q_heads, std::max<std::int64_t>(longest, 1)) > kMostBlocks) {
-    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", longest,
-                       " rows are more than 2^31 - 1 rows");
-  }
-  if (grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) return true;
-  return !cublas_missing().empty() && reason.give(cublas_missing());
+std::optional<core::Choice> choose_separate(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(p, Fusion::separate, reason);
 }
 
-std::string standard_details(const core::Problem&, const registry::Configuration&) {
+std::optional<core::Choice> choose_fused(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(p, Fusion::fused, reason);
+}
+
+std::string details(const core::Problem& /*p*/, const core::Choice& /*choice*/) {
   return core::concat(cublas_description(), " for the products; S in fp32");
 }
 
-registry::Configuration standard_configuration(const core::Problem& p, int) {
-  return configuration(p, Fusion::separate);
-}
-registry::Configuration standard_fused_configuration(const core::Problem& p, int) {
-  return configuration(p, Fusion::fused);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  Standard standard(p, resources, choice.decision.as<Fusion>());
+  p.direction == Direction::forward ? standard.forward() : standard.backward();
 }
 
-void standard_forward(const core::Problem& p, const registry::Configuration&,
-                      const registry::Resources& resources) {
-  Standard(p, resources, Fusion::separate).forward();
-}
-void standard_backward(const core::Problem& p, const registry::Configuration&,
-                       const registry::Resources& resources) {
-  Standard(p, resources, Fusion::separate).backward();
-}
-void standard_fused_forward(const core::Problem& p, const registry::Configuration&,
-                            const registry::Resources& resources) {
-  Standard(p, resources, Fusion::fused).forward();
-}
-void standard_fused_backward(const core::Problem& p, const registry::Configuration&,
-                             const registry::Resources& resources) {
-  Standard(p, resources, Fusion::fused).backward();
-}
-
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::standard

@@ -9,9 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
-#include "core/base/reason.h"
-#include "core/problem.h"
 #include "cuda/common/host/images.h"
 
 namespace tessera::cuda {
@@ -37,25 +36,6 @@ const DeviceLimits& device_limits(int device, Code code);
 // What device_limits makes of the GPU's own limits, for a list of architectures.
 DeviceLimits limits_with_code(DeviceLimits limits, int device, std::string_view architectures);
 
-inline constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;  // of a grid
-
-// Whether, and why, a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each.
-// A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
-bool size_limits(const core::Problem& problem, std::int64_t tile_rows, core::Reason reason);
-
-// Whether, and why, a grid of so many thread blocks, counted without overflow, cannot be launched.
-bool grid_limit(std::int64_t blocks, core::Reason reason);
-
-// The product of sizes that are not negative; the largest number when there is no room for it.
-template <typename... Sizes>
-constexpr std::int64_t product(Sizes... sizes) {
-  std::int64_t result = 1;
-  bool overflows = false;
-  ((overflows = __builtin_mul_overflow(result, static_cast<std::int64_t>(sizes), &result) || overflows), ...);
-  const bool empty = ((sizes == 0) || ...);
-  return empty ? 0 : overflows ? INT64_MAX : result;
-}
-
 // A context of the device is current in this scope: the caller's own when it is one of this device, whatever made it, else the
 // primary context, which the runtime uses. Afterwards the caller's is current again, or none when there was none. Touches no
 // other device and not the thread's choice of one (cudaSetDevice).
@@ -75,7 +55,7 @@ class DeviceScope {
 enum class Begin { after_predecessors, beside_predecessors };
 
 // Launches a kernel that takes one argument structure. Throws Error (device_failure) when the launch is refused, also for more
-// than kMostBlocks thread blocks: the limits of a kernel should have refused the problem. Unsupported in builds without CUDA.
+// than kMostBlocks (limits.h) thread blocks: the kernel should have declined the problem. Unsupported in builds without CUDA.
 void launch(const void* kernel, const char* name, std::int64_t grid, int threads, std::size_t shared_memory,
             void* stream, void* arguments, Begin begin = Begin::after_predecessors);
 
