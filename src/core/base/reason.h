@@ -21,13 +21,13 @@ class Reason {
   // Nobody reads.
   Reason() = default;
 
-  // The words are appended to `text`, after a comma where it is not empty.
+  // The words are appended to `text`, after a semicolon where it is not empty.
   explicit Reason(std::string& text) : text_(&text) {}
 
   // Gives a reason. Always true.
   template <typename... Parts>
   bool give(const Parts&... parts) const {  // NOLINT(modernize-use-nodiscard): it is called for its words too
-    if (text_ != nullptr) *text_ += concat(text_->empty() ? "" : ", ", parts...);
+    if (text_ != nullptr) *text_ += concat(text_->empty() ? "" : "; ", parts...);
     return true;
   }
 

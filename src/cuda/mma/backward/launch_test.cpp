@@ -1,4 +1,4 @@
-// Which backward kernels serve what on which GPU: choose_backward is a pure function, and needs no GPU.
+// Which backward kernels run what on which GPU: choose_kernels is a pure function and requires no GPU.
 #include <gtest/gtest.h>
 
 #include "cuda/common/host/gpus.h"
@@ -9,6 +9,8 @@ namespace {
 
 using flash2::BackwardFamily;
 using flash2::BackwardKernel;
+using mma::backward::choose_kernels;
+using mma::backward::KernelChoice;
 
 core::Problem problem(std::int64_t head_dim) {
   core::Problem p;
@@ -28,7 +30,7 @@ core::Problem with_variant(core::Problem p, Variant variant) {
   return p;
 }
 
-// A kernel that serves such a problem on the device.
+// The kernel runs such a problem on the device.
 void expect_fits(const BackwardKernel& kernel, Variant variant, int head_dim, const DeviceLimits& device) {
   EXPECT_EQ(kernel.kernel != nullptr, TESSERA_HAVE_CUDA != 0);
   EXPECT_GE(kernel.head_dim, head_dim);
@@ -37,7 +39,7 @@ void expect_fits(const BackwardKernel& kernel, Variant variant, int head_dim, co
   EXPECT_GT(kernel.block_q * kernel.block_k * kernel.threads, 0);
 }
 
-TEST(BackwardChoice, EveryGpuServesEveryHeadDimWithEveryOption) {
+TEST(BackwardChoice, EveryGpuSupportsEveryHeadDimWithEveryOption) {
   for (const int capability : AssumedGpu::known()) {
     const AssumedGpu gpu(capability);
     const DeviceLimits& device = device_limits(0);
@@ -56,8 +58,10 @@ TEST(BackwardChoice, EveryGpuServesEveryHeadDimWithEveryOption) {
             p.deterministic = deterministic;
             p.has_grad_bias = p.has_bias = variant != Variant::plain;
             std::string reason;
-            const BackwardChoice choice = choose_backward(family, device, p, core::Reason(reason));
-            ASSERT_TRUE(choice.complete) << reason;
+            const std::optional<KernelChoice> chosen =
+                choose_kernels(family, device, p, core::Reason(reason));
+            ASSERT_TRUE(chosen) << reason;
+            const KernelChoice& choice = *chosen;
             ASSERT_NE(choice.keys, nullptr);
             expect_fits(*choice.keys, variant, head_dim, device);
             // dQ is computed once: with the keys, or by a kernel of its own.
@@ -72,13 +76,12 @@ TEST(BackwardChoice, EveryGpuServesEveryHeadDimWithEveryOption) {
   }
 }
 
-TEST(BackwardChoice, ComputesOnlyTheGradientsThatAreAskedFor) {
+TEST(BackwardChoice, ComputesOnlyTheRequestedGradients) {
   const AssumedGpu gpu(80);
   for (int asked = 0; asked < 8; ++asked) {
     core::Problem p = problem(64);
     p.has_grad_q = (asked & 1) != 0, p.has_grad_k = (asked & 2) != 0, p.has_grad_v = (asked & 4) != 0;
-    const BackwardChoice choice = choose_backward(flash2::backward_family_fp16(), device_limits(0), p);
-    EXPECT_TRUE(choice.complete);
+    const KernelChoice choice = choose_kernels(flash2::backward_family_fp16(), device_limits(0), p).value();
     EXPECT_EQ(choice.keys != nullptr, p.has_grad_k || p.has_grad_v) << asked;
     EXPECT_EQ(choice.queries != nullptr || choice.head_dim != 0, p.has_grad_q) << asked;
     EXPECT_EQ(choice.bias, nullptr) << asked;
@@ -103,17 +106,17 @@ TEST(BackwardChoice, TakesTheFirstThatFits) {
   auto chosen = [&](Variant variant, int shared_memory) {
     const DeviceLimits device{.capability = 80, .multiprocessors = 100, .shared_memory = shared_memory};
     reason.clear();
-    return choose_backward(family, device, with_variant(problem(64), variant), core::Reason(reason));
+    const auto chosen =
+        choose_kernels(family, device, with_variant(problem(64), variant), core::Reason(reason));
+    return chosen ? chosen->keys : nullptr;
   };
-  EXPECT_EQ(chosen(Variant::plain, 100).keys, &keys[0]);
-  EXPECT_EQ(chosen(Variant::plain, 89).keys, &keys[1]);
-  EXPECT_EQ(chosen(Variant::featured, 100).keys, &keys[2]);
-  EXPECT_EQ(chosen(Variant::featured, 69).keys, &keys[3]) << "more options serve fewer";
-  EXPECT_EQ(chosen(Variant::dropout, 60).keys, &keys[3]);
-  const BackwardChoice none = chosen(Variant::dropout, 59);
-  EXPECT_EQ(none.keys, nullptr);
-  EXPECT_FALSE(none.complete);
-  EXPECT_EQ(reason, "no instance for head_dim 64 fits into 59 bytes of shared memory");
+  EXPECT_EQ(chosen(Variant::plain, 100), &keys[0]);
+  EXPECT_EQ(chosen(Variant::plain, 89), &keys[1]);
+  EXPECT_EQ(chosen(Variant::featured, 100), &keys[2]);
+  EXPECT_EQ(chosen(Variant::featured, 69), &keys[3]) << "more options run problems with fewer";
+  EXPECT_EQ(chosen(Variant::dropout, 60), &keys[3]);
+  EXPECT_EQ(chosen(Variant::dropout, 59), nullptr);
+  EXPECT_EQ(reason, "has no instance for head_dim 64 that fits into 59 bytes of shared memory");
 }
 
 TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
@@ -125,17 +128,17 @@ TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
     for (const int head_dim : {64, 128, 256}) {
       for (const Variant variant : {Variant::plain, Variant::featured, Variant::dropout}) {
         core::Problem p = with_variant(problem(head_dim), variant);
-        EXPECT_FALSE(choose_backward(family, device_limits(0), p).in_turns);
+        EXPECT_FALSE(choose_kernels(family, device_limits(0), p)->in_turns);
         p.deterministic = true;
-        const BackwardChoice in_turns = choose_backward(family, device_limits(0), p);
+        const KernelChoice in_turns = choose_kernels(family, device_limits(0), p).value();
         EXPECT_TRUE(in_turns.in_turns && in_turns.keys->in_turns) << capability << " " << head_dim;
         EXPECT_EQ(in_turns.queries, nullptr);
         core::Problem without_queries = p;
         without_queries.q_length = without_queries.q_tokens = 0;
-        EXPECT_FALSE(choose_backward(family, device_limits(0), without_queries).in_turns)
+        EXPECT_FALSE(choose_kernels(family, device_limits(0), without_queries)->in_turns)
             << "nobody would set the counters: there is nothing to prepare";
         p.blocks = {.block_q = 512, .block_k = 512, .q_blocks = 1, .k_blocks = 1, .row_offsets = offsets};
-        const BackwardChoice masked = choose_backward(family, device_limits(0), p);
+        const KernelChoice masked = choose_kernels(family, device_limits(0), p).value();
         EXPECT_FALSE(masked.in_turns);
         EXPECT_NE(masked.queries, nullptr);
       }
@@ -156,8 +159,8 @@ TEST(BackwardChoice, ABiasComesThroughSharedMemoryWhereItsTileFits) {
       p.bias_dtype = p.dtype;
       p.bias.data = number;
       p.bias.row_stride = p.k_length;
-      auto staged = [&] { return choose_backward(family, device_limits(0), p).bias_staged; };
-      const BackwardChoice choice = choose_backward(family, device_limits(0), p);
+      auto staged = [&] { return choose_kernels(family, device_limits(0), p)->bias_staged; };
+      const KernelChoice choice = choose_kernels(family, device_limits(0), p).value();
       const bool depends = capability == 80 || capability == 86;  // on how much shared memory head_dim leaves
       EXPECT_TRUE(depends || choice.bias_staged == (capability == 90)) << capability << ' ' << head_dim;
       if (choice.bias_staged) {
@@ -179,9 +182,8 @@ TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   p.batch = std::int64_t{1} << 26;
   p.q_length = p.k_length = 1 << 12;
   std::string reason;
-  EXPECT_FALSE(
-      choose_backward(flash2::backward_family_fp16(), device_limits(0), p, core::Reason(reason)).complete);
-  EXPECT_NE(reason.find("more than a grid holds, 2^31 - 1"), std::string::npos) << reason;
+  EXPECT_FALSE(choose_kernels(flash2::backward_family_fp16(), device_limits(0), p, core::Reason(reason)));
+  EXPECT_NE(reason.find("supports at most 2^31 - 1 thread blocks"), std::string::npos) << reason;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which instance of cuda.hopper's backward serves what: choose_hopper_backward is a pure function, and needs no GPU.
+// Which instance of cuda.hopper's backward runs what: choose_instance is a pure function and requires no GPU.
 #include "cuda/sm90/backward/launch.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ TEST(HopperBackwardChoice, TheNarrowestInstanceThatHolds) {
       for (const std::int64_t v_dim : {1, 64, 65, 128, 129}) {
         const std::int64_t dim = std::max(qk_dim, v_dim);
         for (const bool dropout : {false, true}) {
-          const BackwardInstance* chosen = choose_hopper_backward(instances, problem(qk_dim, v_dim, dropout));
+          const BackwardInstance* chosen =
+              sm90::backward::choose_instance(instances, problem(qk_dim, v_dim, dropout));
           ASSERT_EQ(chosen != nullptr, dim <= (dropout ? 64 : 128)) << qk_dim << ", " << v_dim;
           if (chosen == nullptr) continue;
           ASSERT_EQ(chosen->config.head_dim, dim <= 64 ? 64 : 128);
@@ -37,9 +38,9 @@ TEST(HopperBackwardChoice, TheNarrowestInstanceThatHolds) {
 // A probability that nothing is dropped with takes the instance without.
 TEST(HopperBackwardChoice, DropoutThatDropsNothing) {
   core::Problem p = problem(128, 128, true);
-  EXPECT_EQ(choose_hopper_backward(hopper_backward_bf16(), p), nullptr);
+  EXPECT_EQ(sm90::backward::choose_instance(hopper_backward_bf16(), p), nullptr);
   p.dropout_threshold = 0;
-  const BackwardInstance* chosen = choose_hopper_backward(hopper_backward_bf16(), p);
+  const BackwardInstance* chosen = sm90::backward::choose_instance(hopper_backward_bf16(), p);
   ASSERT_NE(chosen, nullptr);
   EXPECT_FALSE(chosen->config.dropout);
 }
