@@ -53,6 +53,7 @@
 #include "cuda/sm90/backward/epilogue.cuh"
 #include "cuda/sm90/backward/loader.cuh"
 #include "cuda/sm90/backward/scores.cuh"
+#include "cuda/sm90/common/entry.cuh"
 
 namespace tessera::cuda::hopper {
 
@@ -60,22 +61,7 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), 1)
     hopper_backward_kernel(const __grid_constant__ BackwardArguments arguments) {
   constexpr auto C = Config::value;
-  static_assert(sizeof(BackwardMemory<C>) <= C.shared_bytes());
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<BackwardMemory<C>*>(memory);
-  const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
-  if (threadIdx.x == 0) {
-    if (ptx::shared_address(memory) % kSwizzleBytes != 0) asm volatile("trap;");
-    shared.initialise();
-  }
-  __syncthreads();
-  if (warp < 4) {
-    ptx::give_registers<C.loader_registers>();
-    if (warp == 0 && ptx::elect()) BackwardLoader<C>(arguments, shared).run();
-  } else {
-    ptx::take_registers<C.registers>();
-    BackwardConsumer<C>(arguments, shared, warp / 4 - 1, warp % 4).run();
-  }
+  sm90::run_warp_groups<C, BackwardMemory<C>, BackwardLoader<C>, BackwardConsumer<C>>(arguments);
 }
 
 template <const auto& Configs>

@@ -28,6 +28,7 @@
 #include <utility>
 
 #include "cuda/common/instances.h"
+#include "cuda/sm90/common/entry.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/epilogue.cuh"
 #include "cuda/sm90/forward/loader.cuh"
@@ -39,22 +40,7 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), 1)
     hopper_forward_kernel(const __grid_constant__ Arguments arguments) {
   constexpr auto C = Config::value;
-  static_assert(sizeof(SharedMemory<C>) <= C.shared_bytes());
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SharedMemory<C>*>(memory);
-  const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
-  if (threadIdx.x == 0) {
-    if (ptx::shared_address(memory) % kSwizzleBytes != 0) asm volatile("trap;");
-    shared.initialise();
-  }
-  __syncthreads();
-  if (warp < 4) {
-    ptx::give_registers<C.loader_registers>();
-    if (warp == 0 && ptx::elect()) Loader<C>(arguments, shared).run();
-  } else {
-    ptx::take_registers<C.registers>();
-    Consumer<C>(arguments, shared, warp / 4 - 1, warp % 4).run();
-  }
+  sm90::run_warp_groups<C, SharedMemory<C>, Loader<C>, Consumer<C>>(arguments);
 }
 
 // The instances of a table of configs.
