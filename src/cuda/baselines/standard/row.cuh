@@ -13,6 +13,7 @@
 #include "core/online_softmax.h"
 #include "core/problem.h"
 #include "cuda/baselines/standard/passes.h"
+#include "cuda/common/host/device.h"
 #include "cuda/common/ptx/math.cuh"
 #include "cuda/common/step_cursor.h"
 
@@ -256,6 +257,30 @@ __device__ __forceinline__ float reduce(float x, Combine&& combine) {
     for (int w = 1; w < kWarps; ++w) x = combine(x, parts[w]);
   }
   return x;
+}
+
+// ---- how the passes are launched ----
+
+struct PassArguments {
+  core::Problem p;
+  Matrices m;
+  int rows;
+  Step step;     // edit_scores
+  void* matrix;  // dropout
+};
+
+inline PassArguments pass_arguments(const core::Problem& p, const Matrices& m) {
+  return {p, m, static_cast<int>(p.batch * p.q_heads * p.q_length), Step::scale, nullptr};
+}
+
+// Calls f.template operator()<T>() with the GPU's type for the tensors.
+template <typename F>
+void with_device_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp16: return f.template operator()<Half>();
+    case DType::bf16: return f.template operator()<BFloat16>();
+    default: return f.template operator()<float>();
+  }
 }
 
 }  // namespace tessera::cuda::standard

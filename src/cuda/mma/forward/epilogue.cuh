@@ -3,14 +3,14 @@
 
 #include "cuda/mma/forward/tile.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
 // Normalises and stores O, through the memory of Q so that rows are written in whole lines, and LSE.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::finalize(bool careful) {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::finalize(bool careful) {
   const core::Problem& p = a_.p;
-  float* const lse_rows = place().lse;
-  const int rows = place().end - place().begin;
+  float* const lse_rows = info().lse;
+  const int rows = info().end - info().begin;
   const float c = exponent_scale();
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
@@ -33,10 +33,9 @@ __device__ __forceinline__ void ForwardTile<C>::finalize(bool careful) {
   }
   __syncwarp();
   if (careful) {
-    reach_visible_rows<C.type, kFeatured && C.bias>(Tile{shared_}, place(), p, warp_row_,
-                                                    warp_row_ + 16 * kM);
+    reach_visible_rows<C.type, kFeatured && C.bias>(Tile{shared_}, info(), p, warp_row_, warp_row_ + 16 * kM);
   }
-  store_output<C.head_dim, 16 * kM, kFeatured>(Tile{shared_}, place(), p, warp_row_, a_.out_aligned);
+  store_output<C.head_dim, 16 * kM, kFeatured>(Tile{shared_}, info(), p, warp_row_, a_.out_aligned);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

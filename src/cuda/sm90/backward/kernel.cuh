@@ -45,9 +45,6 @@
 // and dQ once, and the sums, 4 head_dim bytes per query and head, once written and once read.
 #pragma once
 
-#include <array>
-#include <utility>
-
 #include "cuda/common/instances.h"
 #include "cuda/sm90/backward/consumer.cuh"
 #include "cuda/sm90/backward/epilogue.cuh"
@@ -64,12 +61,9 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   sm90::run_warp_groups<C, BackwardMemory<C>, BackwardLoader<C>, BackwardConsumer<C>>(arguments);
 }
 
-template <const auto& Configs>
-constexpr auto backward_instances() {
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array{BackwardInstance{Configs[I], hopper_backward_kernel<Use<Configs[I]>>}...};
-  }
-  (std::make_index_sequence<Configs.size()>());
-}
+// The instance of a config, for instances().
+inline constexpr auto kInstanceOf = []<typename C>(C) {
+  return BackwardInstance{C::value, hopper_backward_kernel<C>};
+};
 
 }  // namespace tessera::cuda::hopper

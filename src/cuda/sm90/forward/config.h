@@ -13,9 +13,7 @@
 #include "cuda/sm90/common/layout.h"
 #include "cuda/sm90/forward/schedule.h"
 
-namespace tessera::cuda::hopper {
-
-using namespace sm90;
+namespace tessera::cuda::sm90::forward {
 
 inline constexpr int kMostGroups = 4;  // warp groups that compute
 
@@ -119,4 +117,4 @@ struct Instance {
   Kernel kernel;
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

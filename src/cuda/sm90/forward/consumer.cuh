@@ -9,7 +9,7 @@
 #include "cuda/sm90/common/warp_group.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // Named barriers, by the index of a warp group; 0 is __syncthreads.
 enum Barrier : int { kTurn = 1, kOwn = 5, kEveryone = 9 };
@@ -358,4 +358,4 @@ class Consumer {
   float reference_[2], sum_[2];  // of rows lane / 4 and lane / 4 + 8; sums of this lane's columns
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

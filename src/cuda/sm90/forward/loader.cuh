@@ -4,7 +4,7 @@
 #include "cuda/sm90/common/panels.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // Of packed sequences, as PackedTiles asks for them.
 template <Config C>
@@ -221,4 +221,4 @@ class Loader {
   bool counting_ = false;
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -8,7 +8,7 @@
 #include "cuda/sm90/common/ring.cuh"
 #include "cuda/sm90/forward/config.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
 struct alignas(16) Tile {
@@ -58,4 +58,4 @@ struct SharedMemory {
   }
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward
