@@ -14,7 +14,7 @@
 #include "core/problem.h"
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/device.h"
-#include "cuda/common/ptx/math.cuh"
+#include "cuda/common/exp.cuh"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::standard {
@@ -42,11 +42,6 @@ __device__ __forceinline__ void store_pair(Half* to, float2 x) {
 }
 __device__ __forceinline__ void store_pair(BFloat16* to, float2 x) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __float22bfloat162_rn(x);
-}
-
-// exp(x - reference), by the hardware's 2^x: its error is that of rounding the exponent.
-__device__ __forceinline__ float exp_difference(float x, float reference) {
-  return ptx::exp2((x - reference) * 1.44269504088896340736F);
 }
 
 inline constexpr int kOctet = 8;

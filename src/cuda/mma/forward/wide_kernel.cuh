@@ -328,49 +328,6 @@ __device__ __forceinline__ void WideQueryTile<C>::walk_keys(bool careful) {
   __syncthreads();
 }
 
-// Normalises and stores O, through the memory of Q, and LSE.
-template <Config C>
-__device__ __forceinline__ void WideQueryTile<C>::finalize(bool careful) {
-  const core::Problem& p = a_.p;
-  float* const lse_rows = info().lse;
-  const int rows = info().end - info().begin;
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = sum_[mi][half];
-      sum += __shfl_xor_sync(kWarp, sum, 1);
-      sum += __shfl_xor_sync(kWarp, sum, 2);
-      if (lane_ % 4 == 0) ptx::store_shared(exchange(part_, row(mi, half)), __float_as_uint(sum));
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = row(mi, half);
-      const float sum = __uint_as_float(ptx::load_shared_word(exchange(0, r))) +
-                        __uint_as_float(ptx::load_shared_word(exchange(1, r)));
-      if (part_ == 0 && lse_rows != nullptr && lane_ % 4 == 0 && r < rows) {
-        lse_rows[r * p.lse.row_stride] = row_lse(maximum_[mi][half] * a_.features.scale_log2, sum);
-      }
-      const float normaliser = sum == 0 ? 0 : a_.features.keep_scale / sum;
-#pragma unroll
-      for (int j = 0; j < kD; ++j) {
-        ptx::store_shared(
-            shared_ + Tile::offset(r, part_ * kD + j) + lane_ % 4 * 4,
-            ptx::pack<C.type>(o_[mi][j][2 * half] * normaliser, o_[mi][j][2 * half + 1] * normaliser));
-      }
-    }
-  }
-  __syncthreads();
-  constexpr int kRows = C.block_q() / C.warps;
-  const int first = static_cast<int>(threadIdx.x) / 32 * kRows;
-  if (careful) reach_visible_rows<C.type, false>(Tile{shared_}, info(), p, first, first + kRows);
-  store_output<C.head_dim, kRows, false>(Tile{shared_}, info(), p, first, true);
-}
-
 // False: the tile has values that are not finite, and must be computed again with care.
 template <Config C>
 __device__ __forceinline__ bool WideQueryTile<C>::compute(bool careful) {
