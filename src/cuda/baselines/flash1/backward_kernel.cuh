@@ -134,7 +134,11 @@ class Backward {
         options(*reinterpret_cast<Options*>(memory + Shared::kOptions)),
         sequence(static_cast<int>(blockIdx.x / static_cast<unsigned>(p.kv_heads))),
         kv_head(static_cast<int>(blockIdx.x % static_cast<unsigned>(p.kv_heads))),
-        q_length(static_cast<int>(sequence_of().q_length)) {}
+        q_length(static_cast<int>(sequence_of().q_length)),
+        lane(lane_index()),
+        group(warp_index() % C.groups()),
+        split(warp_index() / C.groups()),
+        column(split * C.columns()) {}
 
   __device__ __forceinline__ void run() const {
     if (p.has_grad_q) clear_grad_q();
@@ -155,9 +159,6 @@ class Backward {
   }
   __device__ __forceinline__ core::Sequence sequence_of() const { return core::sequence(p, sequence); }
 
-  __device__ __forceinline__ int group() const { return warp_index() % C.groups(); }
-  __device__ __forceinline__ int split() const { return warp_index() / C.groups(); }
-  __device__ __forceinline__ int column() const { return split() * C.columns(); }
   __device__ __forceinline__ std::int64_t first_row(int head) const {
     return (static_cast<std::int64_t>(sequence) * p.q_heads + head) * p.q_length;
   }
@@ -166,16 +167,14 @@ class Backward {
 
   // The place of fragment n in row i of a head.
   __device__ __forceinline__ float2* grad_q_at(int head, int i, int n) const {
-    return reinterpret_cast<float2*>(a.sums + (first_row(head) + i) * D + column() + 8 * n +
-                                     lane_index() % 4 * 2);
+    return reinterpret_cast<float2*>(a.sums + (first_row(head) + i) * D + column + 8 * n + lane % 4 * 2);
   }
 
   // visit(head, i) for the rows of all heads that this thread reads and writes.
   template <typename Visit>
   __device__ __forceinline__ void for_each_grad_q_row(Visit&& visit) const {
     for (int head = first_head(), end = head + static_cast<int>(p.group()); head < end; ++head) {
-      for (int i = group() * 16 + lane_index() / 4; i < q_length; i += i % 16 < 8 ? 8 : kBlock - 8)
-        visit(head, i);
+      for (int i = group * 16 + lane / 4; i < q_length; i += i % 16 < 8 ? 8 : kBlock - 8) visit(head, i);
     }
   }
 
@@ -190,7 +189,7 @@ class Backward {
   __device__ __forceinline__ void load_grad_q(Sums& grad_q, const Step& step, int head, bool adds) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = step.begin + group() * 16 + lane_index() / 4 + 8 * h;
+      const int i = step.begin + group * 16 + lane / 4 + 8 * h;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         float2 before{};
@@ -203,7 +202,7 @@ class Backward {
   __device__ __forceinline__ void put_grad_q(const Sums& grad_q, const Step& step, int head) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = step.begin + group() * 16 + lane_index() / 4 + 8 * h;
+      const int i = step.begin + group * 16 + lane / 4 + 8 * h;
       if (i < step.first || i >= step.last) continue;
 #pragma unroll
       for (int n = 0; n < N; ++n) *grad_q_at(head, i, n) = {grad_q[n][2 * h], grad_q[n][2 * h + 1]};
@@ -218,7 +217,7 @@ class Backward {
       auto* to = p.grad_q.row<Element<E>>(s.tensor_batch, head, s.q_begin + i);
       for (int n = 0; n < N; ++n) {
         const float2 x = *grad_q_at(head, i, n);
-        const int c = column() + 8 * n + lane_index() % 4 * 2;
+        const int c = column + 8 * n + lane % 4 * 2;
         if (c < p.qk_dim) to[c] = to_element<E>(x.x * scale);
         if (c + 1 < p.qk_dim) to[c + 1] = to_element<E>(x.y * scale);
       }
@@ -247,7 +246,7 @@ class Backward {
                                             begin, q_length);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = begin + group() * 16 + lane_index() / 4 + 8 * h;
+      const int i = begin + group * 16 + lane / 4 + 8 * h;
       const bool live = i < q_length;
       next.lse[h] =
           live ? *p.lse.row<const float>(s.tensor_batch, head, s.q_begin + i) : core::kMinusInfinity<float>;
@@ -274,13 +273,13 @@ class Backward {
       walk_queries(step, head, keys_non_finite, grad_k, grad_v);
 
     const core::Sequence s = sequence_of();
-    const int key = step.key_begin + group() * 16, count = step.key_end - key;
+    const int key = step.key_begin + group * 16, count = step.key_end - key;
     if (p.has_grad_k) {
-      store_sums<C>(p.grad_k, s.tensor_batch, kv_head, s.k_begin + key, count, column(),
+      store_sums<C>(p.grad_k, s.tensor_batch, kv_head, s.k_begin + key, count, column,
                     static_cast<int>(p.qk_dim), grad_k, static_cast<float>(p.scale));
     }
     if (p.has_grad_v) {
-      store_sums<C>(p.grad_v, s.tensor_batch, kv_head, s.k_begin + key, count, column(),
+      store_sums<C>(p.grad_v, s.tensor_batch, kv_head, s.k_begin + key, count, column,
                     static_cast<int>(p.v_dim), grad_v, 1);
     }
   }
@@ -319,9 +318,9 @@ class Backward {
                                            bool keys_non_finite, Sums& grad_k, Sums& grad_v) const {
     const unsigned char* const q = shared + Shared::kQ + stage * Rows::bytes(kBlock);
     const unsigned char* const grad_out = shared + Shared::kGradOut + stage * Rows::bytes(kBlock);
-    if (split() * kKeys < kBlock) share_scores(step, q, grad_out, own);
+    if (split * kKeys < kBlock) share_scores(step, q, grad_out, own);
     // dQ comes while dV and dK are summed.
-    const bool adds = p.has_grad_q && step.any(step.begin + group() * 16, 16, step.key_begin, kBlock);
+    const bool adds = p.has_grad_q && step.any(step.begin + group * 16, 16, step.key_begin, kBlock);
     Sums grad_q;
     load_grad_q(grad_q, step, head, adds);
     // P and dS are 0 at masked pairs, and where a bias hides the key: there 0 must not meet a non-finite value.
@@ -332,13 +331,13 @@ class Backward {
                 finds_non_finite<E, D, C.threads()>(grad_out, kBlock);
     }
     careful = __syncthreads_or(careful) != 0;
-    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_v, shared + Shared::kP, group() * 16, 0, grad_out,
-                                                      column(), careful);
-    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_k, shared + Shared::kGradScores, group() * 16, 0,
-                                                      q, column(), careful);
+    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_v, shared + Shared::kP, group * 16, 0, grad_out,
+                                                      column, careful);
+    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_k, shared + Shared::kGradScores, group * 16, 0, q,
+                                                      column, careful);
     if (adds) {
-      multiply_scores<E, Layout::rows, W, D, kBlock>(grad_q, shared + Shared::kGradScores, group() * 16, 0,
-                                                     shared + Shared::kK, column(), careful);
+      multiply_scores<E, Layout::rows, W, D, kBlock>(grad_q, shared + Shared::kGradScores, group * 16, 0,
+                                                     shared + Shared::kK, column, careful);
       put_grad_q(grad_q, step, head);
     }
   }
@@ -346,16 +345,16 @@ class Backward {
   // P and dS of this warp's 16 rows and its part of the keys, to shared memory.
   __device__ __forceinline__ void share_scores(const Step& step, const unsigned char* q,
                                                const unsigned char* grad_out, const Statistics& own) const {
-    const int row = step.begin + group() * 16, key = step.key_begin + split() * kKeys;
+    const int row = step.begin + group * 16, key = step.key_begin + split * kKeys;
     float s[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
     if (step.any(row, 16, key, kKeys)) {
-      multiply_rows<E, D>(s, q, group() * 16, shared + Shared::kK, split() * kKeys);          // issue_qk
-      multiply_rows<E, D>(dp, grad_out, group() * 16, shared + Shared::kV, split() * kKeys);  // issue_dp
+      multiply_rows<E, D>(s, q, group * 16, shared + Shared::kK, split * kKeys);          // issue_qk
+      multiply_rows<E, D>(dp, grad_out, group * 16, shared + Shared::kV, split * kKeys);  // issue_dp
       differentiate<C, Gradient::products>(s, dp, options, step, row, key, !step.all(row, 16, key, kKeys),
                                            own.lse, own.delta);
     }
-    store_scores<E, W>(shared + Shared::kP, group() * 16, split() * kKeys, s);
-    store_scores<E, W>(shared + Shared::kGradScores, group() * 16, split() * kKeys, dp);
+    store_scores<E, W>(shared + Shared::kP, group * 16, split * kKeys, s);
+    store_scores<E, W>(shared + Shared::kGradScores, group * 16, split * kKeys, dp);
   }
 
   const Arguments& a;
@@ -363,6 +362,9 @@ class Backward {
   unsigned char* const shared;
   Options& options;
   const int sequence, kv_head, q_length;
+  const int lane;
+  const int group, split;  // which 16 rows of a tile are this warp's, and which part of the keys and columns
+  const int column;        // the first of its columns
 };
 
 template <typename Used>

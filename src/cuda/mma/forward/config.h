@@ -31,18 +31,22 @@ struct Config {
   Variant variant = Variant::plain;
   bool bias = true;  // whether an instance with features serves a bias, too
 
+  constexpr int element_bytes() const { return ptx::element_bytes(type); }
   constexpr int block_q() const { return 16 * m_tiles * warps / (pairs ? 2 : 1); }
   constexpr int search_width() const { return search == 0 ? chunk : search; }
   constexpr int threads() const { return 32 * warps; }
-  constexpr int q_bytes() const { return block_q() * head_dim * 2; }
-  constexpr int kv_bytes() const { return block_k * head_dim * 2; }            // of one tile
-  constexpr int probability_bytes() const { return block_q() * block_k * 2; }  // of one tile of P
+  constexpr int q_bytes() const { return block_q() * head_dim * element_bytes(); }
+  constexpr int kv_bytes() const { return block_k * head_dim * element_bytes(); }  // of one tile
+  constexpr int probability_bytes() const {
+    return block_q() * block_k * element_bytes();
+  }  // of one tile of P
   constexpr int tile_bytes() const {
-    const int shared_by_pairs = pairs ? 2 * probability_bytes() + 2 * block_q() * 4 : 0;
+    const int shared_by_pairs =
+        pairs ? 2 * probability_bytes() + 2 * block_q() * static_cast<int>(sizeof(float)) : 0;
     const int kv = 2 * stages * kv_bytes();
     return (q_makes_room ? (q_bytes() > kv ? q_bytes() : kv) : q_bytes() + kv) + shared_by_pairs;
   }
-  constexpr int bias_bytes() const { return stages * block_q() * block_k * 2; }
+  constexpr int bias_bytes() const { return stages * block_q() * block_k * element_bytes(); }
 };
 
 struct Arguments {

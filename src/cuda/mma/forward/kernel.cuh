@@ -104,7 +104,7 @@ __device__ __forceinline__ void QueryTile<C>::load_bias_tile(int begin, int stag
   if constexpr (kFeatured && C.bias) {
     if (!a_.bias_staged) return;
     const core::View& bias = a_.p.bias;
-    const RowSource source{static_cast<const std::uint16_t*>(bias.data) + info().bias + begin,
+    const RowSource source{static_cast<const ptx::HalfBits*>(bias.data) + info().bias + begin,
                            bias.row_stride, static_cast<int>(a_.p.k_length) - begin, true};
     load_rows<C.block_k, C.block_q(), C.threads(), kAsync, false>(bias_tile(stage), source, info().begin,
                                                                   info().end);

@@ -8,7 +8,7 @@
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile.cuh"
 #include "cuda/mma/forward/config.h"
-#include "cuda/mma/forward/info.cuh"
+#include "cuda/mma/forward/tile_info.cuh"
 
 namespace tessera::cuda::mma::forward {
 
@@ -167,7 +167,7 @@ class QueryTile {
   }
   __device__ Tile v_tile(int stage) const { return {k_tile(stage).base + C.kv_bytes()}; }
   __device__ BiasTile bias_tile(int stage) const {
-    return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * 2};
+    return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * C.element_bytes()};
   }
 
   static_assert(C.warps <= kMostWarps);

@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/mma/forward/info.cuh"
+#include "cuda/mma/forward/tile_info.cuh"
 
 namespace tessera::cuda::mma::forward {
 

@@ -21,8 +21,8 @@ struct WholeSteps {
 // own, so that no thread waits for another one at the start.
 struct alignas(16) TileInfo {
   core::DropoutStream dropout;
-  const std::uint16_t *k, *v;  // the first row of the sequence
-  std::uint16_t* out;          // of the tile
+  const ptx::HalfBits *k, *v;  // the first row of the sequence
+  ptx::HalfBits* out;          // of the tile
   float* lse;
   std::int64_t bias;  // offset of the head's first row
   int diagonal;       // ALiBi counts from it
@@ -81,7 +81,7 @@ class TileLocation {
     if (threadIdx.x % 32 == 0) {
       const int row = sequence_.q_begin + begin_;
       info.k = k().data, info.v = v().data;
-      info.out = p.out.row<std::uint16_t>(sequence_.tensor_batch, head(), row);
+      info.out = p.out.row<ptx::HalfBits>(sequence_.tensor_batch, head(), row);
       info.lse = p.lse.data == nullptr ? nullptr : p.lse.row<float>(sequence_.tensor_batch, head(), row);
       info.begin = begin_, info.end = end_;
       info.keys = keys();
@@ -104,7 +104,7 @@ class TileLocation {
   __device__ int kv_head() const { return static_cast<int>(a_.group.quotient(task_.head)); }
   __device__ RowSource source(const core::View& view, int head, int row, std::int64_t columns,
                               bool aligned) const {
-    return {view.row<const std::uint16_t>(sequence_.tensor_batch, head, row), view.row_stride,
+    return {view.row<const ptx::HalfBits>(sequence_.tensor_batch, head, row), view.row_stride,
             static_cast<int>(columns), aligned};
   }
 
@@ -173,9 +173,10 @@ __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, c
         for (int r = first; r < last; ++r) {
           if (!info.sees(r, key) || info.begin + r >= info.end) continue;
           if (Bias && p.has_bias && hidden_by_bias(p, info, r, key)) continue;
-          const std::uint32_t at = staged.base + SharedTile<HeadDim>::offset(r, d / 8) + d % 8 * 2;
+          const std::uint32_t at =
+              staged.base + SharedTile<HeadDim>::offset(r, d / 8) + d % 8 * ptx::element_bytes(Type);
           const float out = ptx::unpack<Type>(ptx::load_shared_half(at)).x;
-          ptx::store_shared(at, static_cast<std::uint16_t>(ptx::pack<Type>(out + v, 0)));
+          ptx::store_shared(at, static_cast<ptx::HalfBits>(ptx::pack<Type>(out + v, 0)));
         }
       }
     }
@@ -189,20 +190,20 @@ __device__ __forceinline__ void store_output(SharedTile<HeadDim> staged, const T
                                              const core::Problem& p, int first, bool aligned) {
   using Tile = SharedTile<HeadDim>;
   const int rows = info.end - info.begin, columns = static_cast<int>(p.v_dim);
-  std::uint16_t* const out_rows = info.out;
+  ptx::HalfBits* const out_rows = info.out;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x) % 32; i < Rows * Tile::kChunks; i += 32) {
     const int r = first + i / Tile::kChunks, chunk = i % Tile::kChunks;
     if (r >= rows || chunk * 8 >= columns) continue;
     const uint4 numbers = ptx::load_shared(staged.base + Tile::offset(r, chunk));
-    std::uint16_t* out = out_rows + r * p.out.row_stride + chunk * 8;
+    ptx::HalfBits* out = out_rows + r * p.out.row_stride + chunk * 8;
     if (!Unaligned || aligned) {
       *reinterpret_cast<uint4*>(out) = numbers;
     } else {
       const std::uint32_t words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        if (chunk * 8 + e < columns) out[e] = static_cast<std::uint16_t>(words[e / 2] >> (e % 2 * 16));
+        if (chunk * 8 + e < columns) out[e] = static_cast<ptx::HalfBits>(words[e / 2] >> (e % 2 * 16));
       }
     }
   }
