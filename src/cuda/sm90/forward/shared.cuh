@@ -9,6 +9,9 @@
 
 namespace tessera::cuda::hopper {
 
+// What a thread may wait for: the report of a wait that gives up holds its number.
+enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
+
 // A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
 struct alignas(16) Tile {
   float* lse;       // of the first row, or null
