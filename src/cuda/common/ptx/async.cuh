@@ -18,9 +18,6 @@ namespace cuda_ptx = ::cuda::ptx;
 // microseconds.
 inline constexpr std::uint32_t kMostPolls = 1U << 18;
 
-// Ends the kernel with an error. PTX ISA: trap.
-__device__ __forceinline__ void trap() { asm volatile("trap;"); }
-
 // Leaves {1, what, block, thread} where the host can read it, and traps, which ends the whole grid.
 // `what` is the number of what the thread waited for: every kernel has an enumeration of its own,
 // WaitFor.
@@ -184,5 +181,8 @@ __device__ __forceinline__ void store_shared_if(bool condition, std::uint32_t to
       "r"(to), "r"(value)
       : "memory");
 }
+
+// Ends the whole grid with an error. PTX ISA: trap.
+__device__ __forceinline__ void trap() { asm volatile("trap;"); }
 
 }  // namespace tessera::cuda::ptx

@@ -100,4 +100,12 @@ __device__ __forceinline__ std::uint32_t times_zero_plus(std::uint32_t x, std::u
   return sum;
 }
 
+// 1 / x, at most 1 ULP off; 0 where x is above 2^126, infinity where it is subnormal. PTX ISA:
+// rcp.approx.ftz.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace tessera::cuda::ptx

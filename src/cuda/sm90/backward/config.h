@@ -9,11 +9,9 @@
 
 #include "cuda/common/backward_call.h"
 #include "cuda/common/step_cursor.h"
-#include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/common/layout.h"
 
 namespace tessera::cuda::sm90::backward {
-
-using namespace hopper;  // what both directions share
 
 struct Config {
   int head_dim = 64;  // 64 or 128, of q, k and v; columns that the problem does not have arrive as zero

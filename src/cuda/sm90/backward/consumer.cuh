@@ -11,6 +11,7 @@
 #include "cuda/common/ptx/wgmma.cuh"
 #include "cuda/common/visible.h"
 #include "cuda/sm90/backward/shared.cuh"
+#include "cuda/sm90/common/warp_group.cuh"
 
 namespace tessera::cuda::sm90::backward {
 
@@ -52,15 +53,6 @@ class Consumer {
   }
 
  private:
-  // A number that all lanes have, and the assembler knows it.
-  __device__ static __forceinline__ int uniform(int x) { return __shfl_sync(kWarp, x, 0); }
-
-  __device__ static __forceinline__ std::uint64_t descriptor(const void* tile, int offset,
-                                                             std::uint32_t leading) {
-    const std::uint32_t address = ptx::shared_address(tile) + static_cast<std::uint32_t>(offset);
-    return join_descriptor(descriptor_low(address, leading));
-  }
-
   __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, WaitFor what) {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }

@@ -5,9 +5,10 @@
 #include <array>
 #include <cstdint>
 
+#include "cuda/common/ptx/async.cuh"
 #include "cuda/sm90/backward/config.h"
 #include "cuda/sm90/backward/schedule.h"
-#include "cuda/sm90/forward/shared.cuh"
+#include "cuda/sm90/common/ring.cuh"
 
 namespace tessera::cuda::sm90::backward {
 

@@ -6,7 +6,7 @@
 #include "cuda/common/ptx/types.h"
 #include "cuda/sm90/common/layout.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90 {
 
 // Stores the first `columns` numbers of row `row` of a tile of Rows rows. By a warp.
 template <int Rows>
@@ -18,4 +18,4 @@ __device__ __forceinline__ void store_row(ptx::HalfBits* to, const unsigned char
   }
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90
