@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile32.cuh"
 #include "cuda/fp32/row_power.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile32.cuh"
 #include "cuda/fp32/config.h"
 #include "cuda/fp32/halves.cuh"

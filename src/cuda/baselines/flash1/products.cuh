@@ -7,7 +7,7 @@
 #include "cuda/baselines/flash1/config.h"
 #include "cuda/common/ptx/copy.cuh"
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile.cuh"
 
 namespace tessera::cuda::flash1 {

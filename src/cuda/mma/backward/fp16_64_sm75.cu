@@ -1,14 +1,14 @@
 // Instances of cuda.flash2_sm75 backward: head_dim up to 64.
 #include "cuda/mma/backward/table.cuh"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_sm75<64>() {
-  static constexpr BackwardKernel kKeys[] = {kTuringKeys64<Variant::plain>, kTuringKeys64<Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kTuringQueries64<Variant::plain>,
-                                                kTuringQueries64<Variant::dropout>};
+Table table_sm75<64>() {
+  static constexpr Instance kKeys[] = {kTuringKeys64<Variant::plain>, kTuringKeys64<Variant::dropout>};
+  static constexpr Instance kQueries[] = {kTuringQueries64<Variant::plain>,
+                                          kTuringQueries64<Variant::dropout>};
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

@@ -2,15 +2,15 @@
 #include "cuda/common/prepare.cuh"
 #include "cuda/mma/backward/bias_kernel.cuh"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
-BackwardFamily backward_family_sm75() {
+Family family_sm75() {
   constexpr Engine E = Engine::sm75_fp16;
-  static constexpr BackwardKernel kBias[] = {bias_kernel<BiasConfig{E, Variant::dropout}>()};
-  return {{backward_table_sm75<64>(), backward_table_sm75<128>(), backward_table_sm75<256>()},
+  static constexpr Instance kBias[] = {bias_kernel<BiasConfig{E, Variant::dropout}>()};
+  return {{table_sm75<64>(), table_sm75<128>(), table_sm75<256>()},
           kBias,
           &backward_prepare<E>,
           &backward_finish<E, SumsOf::flash2>};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

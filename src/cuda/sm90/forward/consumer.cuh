@@ -96,17 +96,17 @@ class Consumer {
 
   // --- barriers ---
 
-  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, ptx::WaitFor what) {
+  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, WaitFor what) {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
   __device__ __forceinline__ void wait_queries() {
-    wait(&shared_.q_full[q_slot()][q_part()], tiles_.count() / C.q_stages & 1, ptx::WaitFor::q_full);
+    wait(&shared_.q_full[q_slot()][q_part()], tiles_.count() / C.q_stages & 1, WaitFor::q_full);
   }
   __device__ __forceinline__ void wait_keys() {
-    wait(&shared_.k_full[k_.slot()], k_.phase(), ptx::WaitFor::k_full);
+    wait(&shared_.k_full[k_.slot()], k_.phase(), WaitFor::k_full);
   }
   __device__ __forceinline__ void wait_values() {
-    wait(&shared_.v_full[v_.slot()], v_.phase(), ptx::WaitFor::v_full);
+    wait(&shared_.v_full[v_.slot()], v_.phase(), WaitFor::v_full);
   }
   __device__ __forceinline__ void release_keys() {
     ptx::arrive_if(lane_ == 0, &shared_.k_empty[k_.slot()]);
@@ -132,7 +132,7 @@ class Consumer {
   // Goes to the next tile and skips the steps above this warp group's; false if there is no tile.
   __device__ __forceinline__ bool next_tile() {
     tiles_.next();
-    wait(&shared_.tile_full[tiles_.slot()], tiles_.phase(), ptx::WaitFor::tile);
+    wait(&shared_.tile_full[tiles_.slot()], tiles_.phase(), WaitFor::tile);
     own_ = own();
     if (own_.top < 0) return false;
     skip_keys(own_.above);

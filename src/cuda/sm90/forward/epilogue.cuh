@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/common/features.cuh"
-#include "cuda/common/ptx/packed.cuh"
+#include "cuda/common/ptx/math.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 

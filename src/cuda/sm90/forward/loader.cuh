@@ -109,7 +109,7 @@ class Loader {
       counting_ = *static_cast<volatile unsigned long long*>(&a_.counter->launch) == a_.launch;
       __threadfence();
       if constexpr (C.bounded_waits) {
-        if (++polls == ptx::kMostPolls) ptx::give_up(a_.report, ptx::WaitFor::launch);
+        if (++polls == ptx::kMostPolls) ptx::give_up(a_.report, WaitFor::launch);
       }
     }
   }
@@ -166,7 +166,7 @@ class Loader {
     announce(end);
   }
 
-  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, ptx::WaitFor what) {
+  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, WaitFor what) {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
 
@@ -183,7 +183,7 @@ class Loader {
 #pragma unroll
     for (int g = 0; g < C.q_parts(); ++g) {
       constexpr int kRows = C.q_part_rows();
-      wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, ptx::WaitFor::q_empty);
+      wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, WaitFor::q_empty);
       load<C.qk_columns(), kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
                                                &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
     }
@@ -191,7 +191,7 @@ class Loader {
   }
 
   __device__ __forceinline__ void load_keys(const Keys& at) {
-    wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, ptx::WaitFor::k_empty);
+    wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, WaitFor::k_empty);
     load<C.qk_columns(), C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
                                     at.batch);
     k_.next();
@@ -199,7 +199,7 @@ class Loader {
 
   // V of the step before the one whose K was loaded last.
   __device__ __forceinline__ void load_values() {
-    wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, ptx::WaitFor::v_empty);
+    wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, WaitFor::v_empty);
     load<C.v_columns(), C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
                                    values_.head, values_.batch);
     v_.next();

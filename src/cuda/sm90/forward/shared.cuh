@@ -10,6 +10,9 @@
 
 namespace tessera::cuda::sm90::forward {
 
+// What a thread may wait for: the report of a wait that gives up holds its number.
+enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
+
 // A tile as the loader announces it to the computing warp groups. Its first row sees keys [low, high] of the sequence.
 struct alignas(16) Tile {
   float* lse;       // where the LSE of the first row goes, or null
