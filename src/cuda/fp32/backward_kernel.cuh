@@ -32,7 +32,7 @@ struct OwnedTile {
 template <BackwardConfig C>
 __device__ __forceinline__ OwnedTile owned_tile(const BackwardArguments& a) {
   const core::Problem& p = a.problem;
-  const core::BasicTask<std::uint32_t> task = a.order[block_index()];
+  const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
   const core::Sequence s = core::sequence(p, task.sequence);
   constexpr bool kKeys = C.owner == Owner::keys;
   const std::int64_t block = !p.blocks ? 0 : kKeys ? p.blocks.block_k : p.blocks.block_q;

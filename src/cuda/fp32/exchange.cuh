@@ -121,7 +121,7 @@ struct FusedExchange {
     const int lane = lane_index();
     const MatrixAddress at = row_operand(lane);
     const Exchange from = exchange(which);
-    const std::uint32_t first = here(from.base + Exchange::offset(16 * group + at.row, 2 * at.chunk));
+    const std::uint32_t first = ptx::opaque(from.base + Exchange::offset(16 * group + at.row, 2 * at.chunk));
 #pragma unroll
     for (int of_queries = 0; of_queries < C.parts; ++of_queries) {
       Split split;
@@ -157,10 +157,11 @@ struct FusedExchange {
     const int lane = lane_index();
     const MatrixAddress at = column_operand(lane);
     const Exchange from = exchange(kScoresForQueries);
-    std::uint32_t a_lane = here(from.base + (Exchange::offset(at.row, 2 * at.chunk) ^ (first_query() << 2)));
+    std::uint32_t a_lane =
+        ptx::opaque(from.base + (Exchange::offset(at.row, 2 * at.chunk) ^ (first_query() << 2)));
     std::uint32_t b_lane =
-        here(k().base + (Tile::offset(lane & 15, lane >> 4) ^ ((slice() * kSliceTiles & 3) << 5)) +
-             slice() * kSliceTiles / 4 * 128);
+        ptx::opaque(k().base + (Tile::offset(lane & 15, lane >> 4) ^ ((slice() * kSliceTiles & 3) << 5)) +
+                    slice() * kSliceTiles / 4 * 128);
     std::uint32_t factors = from.factors + (first_query() + lane / 4) * 4;
 #pragma unroll
     for (int i = 0; i < kQueryTiles * kSliceTiles * 4; ++i)

@@ -83,7 +83,7 @@ struct QueryTile {
 template <ForwardConfig C>
 __device__ __forceinline__ QueryTile query_tile(const ForwardArguments& a) {
   const core::Problem& p = a.problem;
-  const core::BasicTask<std::uint32_t> task = a.order[block_index()];
+  const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
   const core::Sequence s = core::sequence(p, task.sequence);
   const core::Tile tile = core::Tiling{s.q_length, C.block_q(), p.blocks ? p.blocks.block_q : 0}[task.tile];
   return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};

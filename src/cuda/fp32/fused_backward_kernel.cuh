@@ -23,15 +23,16 @@
 
 #include <cstdint>
 
+#include "cuda/common/ptx/memory.cuh"
 #include "cuda/fp32/backward_kernel.cuh"
 #include "cuda/fp32/exchange.cuh"
 
 namespace tessera::cuda::fp32 {
 
-// Adds two neighbouring numbers to memory. PTX ISA: red.global.add.v2.f32, sm_90 and newer.
+// Adds two neighbouring numbers to memory, at once where the GPU can.
 __device__ __forceinline__ void add_to_memory(float* to, float x, float y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+  ptx::add_two(to, x, y);
 #else
   atomicAdd(to, x);
   atomicAdd(to + 1, y);
@@ -213,7 +214,7 @@ struct FusedBackward : FusedExchange<C> {
 
   static __device__ __forceinline__ OwnedTile owned_tile(const BackwardArguments& a) {
     const core::Problem& p = a.problem;
-    const core::BasicTask<std::uint32_t> task = a.order[block_index()];
+    const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
     const core::Sequence s = core::sequence(p, task.sequence);
     const core::Tile tile = core::Tiling{s.k_length, kRows, p.blocks ? p.blocks.block_k : 0}[task.tile];
     return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};

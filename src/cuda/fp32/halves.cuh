@@ -43,7 +43,8 @@ __device__ __forceinline__ void split_rows(SharedTile32<Columns> tile) {
   using Own = OwnChunks<Columns, Rows, Threads>;
   constexpr int kParts = Own::kPartsOfRow, kRowPasses = Own::kPasses / kParts;
   const std::uint32_t odd = Own::chunk() % 2;  // the second four of eight
-  const std::uint32_t first = here(tile.base + SharedTile32<Columns>::offset(Own::row(), Own::chunk()));
+  const std::uint32_t first =
+      ptx::opaque(tile.base + SharedTile32<Columns>::offset(Own::row(), Own::chunk()));
   auto largest_of_row = [](float x) {  // over the lanes that hold the row
     if constexpr (Own::kLanes == 32) {
       return __uint_as_float(__reduce_max_sync(0xFFFFFFFFU, __float_as_uint(x)));
@@ -161,8 +162,9 @@ __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4
   static_assert(NTiles % 2 == 0);
   // A: the high chunks of 16 rows by 16 columns, low ones beside them. B: one load gives high and low of 8 rows by 16 columns.
   const MatrixAddress a_at = row_operand(lane);
-  const std::uint32_t a_lane = here(a.base + Tile::offset(a_row + a_at.row, 2 * a_at.chunk));
-  const std::uint32_t b_lane = here(b.base + Tile::offset(lane & 7, 2 * ((lane >> 3) & 1) + (lane >> 4)));
+  const std::uint32_t a_lane = ptx::opaque(a.base + Tile::offset(a_row + a_at.row, 2 * a_at.chunk));
+  const std::uint32_t b_lane =
+      ptx::opaque(b.base + Tile::offset(lane & 7, 2 * ((lane >> 3) & 1) + (lane >> 4)));
   // Two tiles of rows leave no registers for the small sums of all columns at once.
   constexpr int kTogether = MTiles == 1 ? NTiles : Dim == 64 && NTiles >= 4 ? 4 : 2;
 #pragma unroll
@@ -291,7 +293,7 @@ __device__ __forceinline__ void multiply_split_tiles(float (&sum)[MTiles][Tiles]
                                                      SharedTile32<Dim> b, int tile, int lane) {
   using Tile = SharedTile32<Dim>;
   // One load gives high and low of 16 rows by 8 columns.
-  const std::uint32_t b_lane = here(b.base + Tile::offset(lane & 15, lane >> 4));
+  const std::uint32_t b_lane = ptx::opaque(b.base + Tile::offset(lane & 15, lane >> 4));
 #pragma unroll
   for (int n = 0; n < NTiles; n += 2) {  // 16 rows
     std::uint32_t x[Tiles][4];

@@ -7,6 +7,7 @@
 #include "core/problem.h"
 #include "cuda/common/exp.cuh"
 #include "cuda/common/ptx/math.cuh"
+#include "cuda/common/ptx/opaque.cuh"
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile32.cuh"
 #include "cuda/fp32/config.h"
@@ -182,14 +183,6 @@ __device__ __forceinline__ int kv_head_of(const core::Problem& p, int head) {
 __device__ __forceinline__ float reciprocal(float x) {
   const float y = ptx::approximate_reciprocal(x);
   return fmaf(y, fmaf(-x, y, 1.0F), y);
-}
-
-// The index of this thread block, as something that the compiler has not seen before: what follows from it is computed where
-// it is needed and not kept in registers through the loop.
-__device__ __forceinline__ unsigned block_index() {
-  unsigned index;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
-  return index;
 }
 
 // The rows of a tensor that belong to one head of one sequence.

@@ -6,14 +6,15 @@
 //       dV += P^T dO,  dK += dS^T Q,  dQ += dS K: dQ is read and written in global memory
 //     store dK and dV
 //
-// One thread block per key/value head of one sequence, so that every sum has one owner: no atomics, and the same bits
-// always. dQ lives in global memory in fp32 (the original's dq_tmp) until all blocks are done; a thread reads what it
-// wrote itself.
+// One thread block per key/value head of one sequence, so that every sum has one owner: no atomics,
+// and the same bits always. dQ lives in global memory in fp32 (the original's dq_tmp) until all
+// blocks are done; a thread reads what it wrote itself.
 //
-// P and dS pass through shared memory, in the type of the tensors: a warp computes 16 rows by a part of the keys and then
-// sums 16 keys (or queries) by a part of the columns.
+// P and dS pass through shared memory, in the type of the tensors: a warp computes 16 rows by a
+// part of the keys and then sums 16 keys (or queries) by a part of the columns.
 //
-// Traffic: K, V read and dK, dV written once; Q, dO, LSE and delta read, and dQ read and written, once per block of keys.
+// Traffic: K, V read and dK, dV written once; Q, dO, LSE and delta read, and dQ read and written,
+// once per block of keys.
 #pragma once
 
 #include "core/online_softmax.h"
@@ -153,9 +154,10 @@ class Backward {
     float lse[2], delta[2];
   };
 
-  // Both are derived again wherever they are needed: kept, they would cost the main loop twenty registers.
+  // Both are derived again wherever they are needed: kept, they would cost the main loop twenty
+  // registers.
   __device__ __forceinline__ int first_head() const {
-    return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(kv_head))) * static_cast<int>(p.group());
+    return ptx::opaque(kv_head) * static_cast<int>(p.group());
   }
   __device__ __forceinline__ core::Sequence sequence_of() const { return core::sequence(p, sequence); }
 
@@ -323,7 +325,8 @@ class Backward {
     const bool adds = p.has_grad_q && step.any(step.begin + group * 16, 16, step.key_begin, kBlock);
     Sums grad_q;
     load_grad_q(grad_q, step, head, adds);
-    // P and dS are 0 at masked pairs, and where a bias hides the key: there 0 must not meet a non-finite value.
+    // P and dS are 0 at masked pairs, and where a bias hides the key: there 0 must not meet a
+    // non-finite value.
     bool careful = false;
     const bool hides = V == Variant::featured && options.bias != nullptr;
     if (hides || !step.all(step.begin, kBlock, step.key_begin, kBlock)) {

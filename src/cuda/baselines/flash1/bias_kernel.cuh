@@ -1,8 +1,9 @@
-// cuda.flash1, the gradient of the bias: a pass of its own, because its sums run over the heads and rows that an element was
-// broadcast to, which are nobody's in the loops of the algorithm.
+// cuda.flash1, the gradient of the bias: a pass of its own, because its sums run over the heads and
+// rows that an element was broadcast to, which are nobody's in the loops of the algorithm.
 //
-// A thread block owns a block of keys and a tile of queries of the bias (all queries where one row serves them all) and goes
-// through every head that reads it: S and dP are computed again, dS is summed in registers, in a fixed order.
+// A thread block owns a block of keys and a tile of queries of the bias (all queries where one row
+// serves them all) and goes through every head that reads it: S and dP are computed again, dS is
+// summed in registers, in a fixed order.
 //
 // Traffic: Q, K, V, dO, LSE and delta once per tile and head.
 #pragma once

@@ -11,14 +11,16 @@ namespace tessera::cuda::flash1 {
 // The element type and the instructions that multiply it: tensor cores, or plain fp32.
 enum class Engine : int { sm75_fp16, sm80_fp16, sm80_bf16, fp32 };
 
-// Branches on options that are off cost a sixth of the speed where they are compiled in: hence two variants.
+// Branches on options that are off cost a sixth of the speed where they are compiled in: hence two
+// variants.
 enum class Variant : int {
   plain,     // no options, rows that begin on 16-byte boundaries
   featured,  // softcap, ALiBi, bias, dropout; any alignment
 };
 
-// What a kernel is given. The sums are fp32 and live in global memory through the whole call, as the algorithm has it: O
-// in forward, dQ in backward, one row of `head_dim` numbers for row (sequence * q_heads + head) * q_length + i.
+// What a kernel is given. The sums are fp32 and live in global memory through the whole call, as
+// the algorithm has it: O in forward, dQ in backward, one row of `head_dim` numbers for row
+// (sequence * q_heads + head) * q_length + i.
 struct Arguments {
   core::Problem problem{};
   int block_k = 0;               // keys that stay in shared memory (forward)

@@ -5,12 +5,14 @@
 //       load Q, O, m, l  ->  issue_qk -> finish_score -> apply_mask -> online_softmax -> dropout -> issue_pv
 //       O = diag(l_new)^-1 (diag(l) e^(m - m_new) O + P V),  m = m_new,  l = l_new:  store O, m, l
 //
-// One thread block per head of one sequence, as the original: no parallelism within a head. O is normalised after every
-// block, as the paper has it, and lives in global memory in fp32 (the original's o_tmp): rounded to 16 bits at every
-// block it would lose a digit for every hundred blocks. A warp owns 16 rows of every tile, and a thread reads of O what
-// it wrote itself, so that the state in global memory needs no barriers.
+// One thread block per head of one sequence, as the original: no parallelism within a head. O is
+// normalised after every block, as the paper has it, and lives in global memory in fp32 (the
+// original's o_tmp): rounded to 16 bits at every block it would lose a digit for every hundred
+// blocks. A warp owns 16 rows of every tile, and a thread reads of O what it wrote itself, so that
+// the state in global memory needs no barriers.
 //
-// Traffic: K and V once per query head; Q read, and O, m and l read and written, once per block of keys.
+// Traffic: K and V once per query head; Q read, and O, m and l read and written, once per block of
+// keys.
 #pragma once
 
 #include "core/online_softmax.h"
@@ -97,7 +99,8 @@ struct RowState {
   }
 };
 
-// Scores become P; O, m and l are rescaled to the new maximum. The quad's lanes hold the same m and l.
+// Scores become P; O, m and l are rescaled to the new maximum. The quad's lanes hold the same m and
+// l.
 template <ForwardConfig C, int N>
 __device__ __forceinline__ void online_softmax(float (&s)[N][4], RowState<C>& state) {
 #pragma unroll
@@ -143,7 +146,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
     return;
   }
   if constexpr (!is_fp32(E)) {
-    const MatrixAddress by_row = row_operand(lane_index_anew());
+    const MatrixAddress by_row = row_operand(ptx::lane_index());
     const std::uint32_t v_lane =
         ptx::shared_address(v) + SharedTile<D>::offset(by_row.row, by_row.chunk) + column * 2;
 #pragma unroll

@@ -1,5 +1,6 @@
-// The products of cuda.flash1 on tiles in shared memory. Results are m16n8 accumulators whatever multiplies: tensor
-// cores for 16-bit numbers, FFMA for fp32. So everything between the products is written once.
+// The products of cuda.flash1 on tiles in shared memory. Results are m16n8 accumulators whatever
+// multiplies: tensor cores for 16-bit numbers, FFMA for fp32. So everything between the products is
+// written once.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "cuda/baselines/flash1/config.h"
 #include "cuda/common/ptx/copy.cuh"
 #include "cuda/common/ptx/mma.cuh"
+#include "cuda/common/ptx/opaque.cuh"
 #include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile.cuh"
 
@@ -44,19 +46,12 @@ __device__ __forceinline__ Element<E> to_element(float x) {
 }
 
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
-// The same, read anew: what is computed from it inside a loop is computed there, and a dozen addresses per operand do not
-// occupy registers through the whole kernel (they did, and spilled).
-__device__ __forceinline__ int lane_index_anew() {
-  int lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane;
-}
 __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
 
 // ---- tiles ----------------------------------------------------------------------------------------------------
 
-// Rows of D numbers in shared memory: swizzled for ldmatrix, or, in fp32, four numbers apart so that rows begin in
-// different banks.
+// Rows of D numbers in shared memory: swizzled for ldmatrix, or, in fp32, four numbers apart so
+// that rows begin in different banks.
 template <Engine E, int D>
 struct Tile {
   static constexpr int kRowBytes = is_fp32(E) ? (D + 4) * 4 : D * 2;
@@ -103,8 +98,8 @@ __device__ __forceinline__ Source<E> rows_of(const core::View& view, std::int64_
   return {data, view.row_stride, static_cast<int>(columns), aligned};
 }
 
-// Copies rows [row, row + Rows) into a tile, zeros past `limit` and past the columns there are. To be followed by
-// finish_copies and a barrier.
+// Copies rows [row, row + Rows) into a tile, zeros past `limit` and past the columns there are. To
+// be followed by finish_copies and a barrier.
 template <Engine E, Variant V, int D, int Rows, int Threads>
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Source<E>& from, int row, int limit) {
   if constexpr (!is_fp32(E)) {
@@ -162,12 +157,15 @@ __device__ __forceinline__ bool finds_non_finite(const unsigned char* tile, int 
 
 // ---- products ---------------------------------------------------------------------------------------------------
 
-// acc (16 x 8 N) += rows [0, 16) of `a` times rows [0, 8 N) of `b`, both D long: Q K^T, dO V^T. `a` and `b` are the tiles,
-// a_row and b_row (multiples of 8) where to begin.
+// The products take their lane from ptx::lane_index(): with lane_index() a dozen addresses per
+// operand occupied registers through the whole kernel, and spilled.
+
+// acc (16 x 8 N) += rows [0, 16) of `a` times rows [0, 8 N) of `b`, both D long: Q K^T, dO V^T. `a`
+// and `b` are the tiles, a_row and b_row (multiples of 8) where to begin.
 template <Engine E, int D, int N>
 __device__ __forceinline__ void multiply_rows(float (&acc)[N][4], const unsigned char* a, int a_row,
                                               const unsigned char* b, int b_row) {
-  const int lane = lane_index_anew();
+  const int lane = ptx::lane_index();
   if constexpr (!is_fp32(E)) {
     using Shared = SharedTile<D>;
     const MatrixAddress own = row_operand(lane), other = column_operand(lane);
@@ -217,15 +215,16 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[N][4], const unsigned
 // How the left side of a product lies in a tile of scores: its rows as rows, or as columns.
 enum class Layout : int { rows, columns };
 
-// acc (16 x 8 N) += left (16 x Depth) times rows [0, Depth) of `right`, columns from `column` on. The left side begins at
-// row `left_row` of a tile of scores (Layout::columns: at column `left_row`), W wide, and at `left_column` there.
-// Careful: terms in which the left side is 0 are left out, so that what is masked there cannot turn a NaN or infinity on
-// the right side into a NaN.
+// acc (16 x 8 N) += left (16 x Depth) times rows [0, Depth) of `right`, columns from `column` on.
+// The left side begins at row `left_row` of a tile of scores (Layout::columns: at column
+// `left_row`), W wide, and at `left_column` there. Careful: terms in which the left side is 0 are
+// left out, so that what is masked there cannot turn a NaN or infinity on the right side into a
+// NaN.
 template <Engine E, Layout L, int W, int D, int Depth, int N>
 __device__ __forceinline__ void multiply_scores(float (&acc)[N][4], const unsigned char* left, int left_row,
                                                 int left_column, const unsigned char* right, int column,
                                                 bool careful) {
-  const int lane = lane_index_anew();
+  const int lane = ptx::lane_index();
   if constexpr (!is_fp32(E)) {
     if (!careful) {
       using Scores = SharedTile<W>;
@@ -281,7 +280,7 @@ __device__ __forceinline__ void multiply_scores(float (&acc)[N][4], const unsign
 template <Engine E, int W, int N>
 __device__ __forceinline__ void store_scores(unsigned char* tile, int row, int column,
                                              const float (&acc)[N][4]) {
-  const int lane = lane_index_anew();
+  const int lane = ptx::lane_index();
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// What happens to a score between Q K^T and the softmax, for the fragments of cuda.flash1: softcap, ALiBi, bias, mask and
-// dropout.
+// What happens to a score between Q K^T and the softmax, for the fragments of cuda.flash1: softcap,
+// ALiBi, bias, mask and dropout.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ __device__ inline Options options_of(const core::Problem& p, const core::Sequenc
   return o;
 }
 
-// The product of row i and column j becomes what the softmax takes; `derivative` is that of the softcap. The bias is read
-// only where the element is visible: elsewhere there may be none.
+// The product of row i and column j becomes what the softmax takes; `derivative` is that of the
+// softcap. The bias is read only where the element is visible: elsewhere there may be none.
 template <Engine E, Variant V>
 __device__ __forceinline__ float finish_score(const Options& o, float product, int i, int j, bool visible,
                                               float& derivative) {
@@ -80,15 +80,17 @@ __device__ __forceinline__ float finish_score(const Options& o, float product, i
   return score;
 }
 
-// The keys of the rounds are worked out in every call: kept through a loop they take fourteen registers.
+// The keys of the rounds are worked out in every call: kept through a loop they take fourteen
+// registers.
 __device__ __forceinline__ core::DropoutStream kept_stream(const Options& o) {
   core::DropoutStream stream = o.stream;
-  stream.key0 = ptx::kept(stream.key0), stream.key1 = ptx::kept(stream.key1);
+  stream.key0 = ptx::opaque(stream.key0), stream.key1 = ptx::opaque(stream.key1);
   return stream;
 }
 
-// Which of the columns {j + 8 n + 2 t, j + 8 n + 2 t + 1 : n < N} of row i are kept, as bits 2 n and 2 n + 1: those of lane t
-// of a quad. One random call for four n where j begins an aligned group of 32 columns, else one for each element.
+// Which of the columns {j + 8 n + 2 t, j + 8 n + 2 t + 1 : n < N} of row i are kept, as bits 2 n
+// and 2 n + 1: those of lane t of a quad. One random call for four n where j begins an aligned
+// group of 32 columns, else one for each element.
 template <int N>
 __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int j, int t) {
   std::uint32_t bits = 0;

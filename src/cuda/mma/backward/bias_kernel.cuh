@@ -8,6 +8,7 @@
 // sequence and head.
 #pragma once
 
+#include "cuda/common/instances.h"
 #include "cuda/mma/backward/query_kernel.cuh"
 
 namespace tessera::cuda::mma::backward {
@@ -177,5 +178,8 @@ template <BiasConfig C>
 constexpr Instance bias_kernel() {
   return {&backward_bias<Use<C>>, 256, C.variant, kBiasTile, kBiasTile, kBiasThreads, 0};
 }
+
+// The instance of a config, for instances().
+inline constexpr auto kBiasInstance = []<typename C>(C) { return bias_kernel<C::value>(); };
 
 }  // namespace tessera::cuda::mma::backward

@@ -157,4 +157,7 @@ constexpr Instance keys_kernel() {
           KeysMemory<C>::kBiasBytes};
 }
 
+// The instance of a config, for instances().
+inline constexpr auto kKeysInstance = []<typename C>(C) { return keys_kernel<C::value>(); };
+
 }  // namespace tessera::cuda::mma::backward

@@ -330,4 +330,7 @@ constexpr Instance queries_kernel() {
           C.tile_bytes() + static_cast<int>(sizeof(QueryTile))};
 }
 
+// The instance of a config, for instances().
+inline constexpr auto kQueriesInstance = []<typename C>(C) { return queries_kernel<C::value>(); };
+
 }  // namespace tessera::cuda::mma::backward

@@ -1,4 +1,5 @@
-// How a forward kernel is cut, and what it is told at run time. Host code: also compiled without nvcc.
+// How a forward kernel is cut, and what it is told at run time. Host code: also compiled without
+// nvcc.
 #pragma once
 
 #include <cstdint>

@@ -12,14 +12,16 @@ __device__ __forceinline__ float sum_of_quad(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-// Stores the LSE of row `r` of a tile of `rows` rows, from its maximum in base-2 logarithms and its sum.
+// Stores the LSE of row `r` of a tile of `rows` rows, from its maximum in base-2 logarithms and its
+// sum.
 __device__ __forceinline__ void store_lse(const core::Problem& p, float* lse_rows, int r, int rows,
                                           float maximum, float sum) {
   if (lse_rows != nullptr && threadIdx.x % 4 == 0 && r < rows)
     lse_rows[r * p.lse.row_stride] = row_lse(maximum, sum);
 }
 
-// Puts half `half` of the accumulators of 16 rows, times `normaliser`, into row `r` of the staged output, from chunk `chunk` on.
+// Puts half `half` of the accumulators of 16 rows, times `normaliser`, into row `r` of the staged
+// output, from chunk `chunk` on.
 template <ptx::Half16 Type, int HeadDim, int Blocks>
 __device__ __forceinline__ void stage_row(SharedTile<HeadDim> staged, int r, int chunk,
                                           const float (&o)[Blocks][4], int half, float normaliser) {

@@ -1,24 +1,29 @@
 // flash2 forward on mma.sync: exact attention for 16-bit types on every GPU from Turing on.
 //
-// A thread block owns block_q queries of one head and walks over the keys they see, from the last to the first. A warp
-// owns 16 * m_tiles of the rows, with all columns of their output in registers. Per step of block_k keys:
+// A thread block owns block_q queries of one head and walks over the keys they see, from the last
+// to the first. A warp owns 16 * m_tiles of the rows, with all columns of their output in
+// registers. Per step of block_k keys:
 //
 //     copies of the next K and V tile are issued    (cp.async, two stages; on Turing through registers)
 //     for each chunk of the step:  S = Q K^T  ->  P = 2^(S c - m c)  ->  O += P V
 //
-// Speculation. Steps that a mask cuts search each row's maximum m (search_step). The others exponentiate against the m known
-// so far, at the very beginning against that of the first chunk: without a search the exponentials of one chunk stand
-// between the products of its neighbours (speculative_step), and a step is one run of instructions without a branch. At
-// its end a vote over its row sums tells whether a score outgrew m too far for P's type. Then what the step added is
-// subtracted again - the error of that is scaled away, because the maximum has grown by as much - and the step is done
-// with a search, as are the next two, four, eight ... steps, twice as many every time. What is decided depends on the tile's
-// rows alone: results stay reproducible and independent of the rest of the batch.
+// Speculation. Steps that a mask cuts search each row's maximum m (search_step). The others
+// exponentiate against the m known so far, at the very beginning against that of the first chunk:
+// without a search the exponentials of one chunk stand between the products of its neighbours
+// (speculative_step), and a step is one run of instructions without a branch. At its end a vote
+// over its row sums tells whether a score outgrew m too far for P's type. Then what the step added
+// is subtracted again - the error of that is scaled away, because the maximum has grown by as much
+// - and the step is done with a search, as are the next two, four, eight ... steps, twice as many
+// every time. What is decided depends on the tile's rows alone: results stay reproducible and
+// independent of the rest of the batch.
 //
-// Two warps per scheduler are all that registers allow, so what stands between the barrier and the first product counts:
-// whether a step may be speculated on is two comparisons, and the plain kernels keep their addresses (ptx::kept), because
-// the compiler would rather work them out again in every step.
+// Two warps per scheduler are all that registers allow, so what stands between the barrier and the
+// first product counts: whether a step may be speculated on is two comparisons, and the plain
+// kernels keep their addresses (ptx::opaque), because the compiler would rather work them out again
+// in every step.
 //
-// Traffic: Q and O once, K and V once per block of queries and head (from L2 when heads of a wave share it), LSE once.
+// Traffic: Q and O once, K and V once per block of queries and head (from L2 when heads of a wave
+// share it), LSE once.
 #pragma once
 
 #include <type_traits>
@@ -45,8 +50,8 @@ __device__ __forceinline__ QueryTile<C>::QueryTile(const Arguments& arguments)
   k_lane_ = k_tile(0).base + Tile::offset(by_column.row, by_column.chunk);
   v_lane_ = v_tile(0).base + Tile::offset(by_row.row, by_row.chunk);
   if constexpr (kPlain) {  // with features there is too little room for them
-    q_lane_ = ptx::kept(q_lane_), k_lane_ = ptx::kept(k_lane_);
-    if constexpr (C.head_dim == 64) v_lane_ = ptx::kept(v_lane_);
+    q_lane_ = ptx::opaque(q_lane_), k_lane_ = ptx::opaque(k_lane_);
+    if constexpr (C.head_dim == 64) v_lane_ = ptx::opaque(v_lane_);
   }
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
@@ -111,8 +116,8 @@ __device__ __forceinline__ void QueryTile<C>::load_bias_tile(int begin, int stag
   }
 }
 
-// A step that is not the first: walking down, all its keys exist. !any: there is none; the tile is filled with zeros, so
-// that there is no branch.
+// A step that is not the first: walking down, all its keys exist. !any: there is none; the tile is
+// filled with zeros, so that there is no branch.
 template <Config C>
 __device__ __forceinline__ void QueryTile<C>::copy_whole_step(int begin, bool any, int stage) {
   const int column = own_column<C.head_dim>();
@@ -158,7 +163,8 @@ __device__ __forceinline__ WholeSteps QueryTile<C>::whole() const {
   return whole_steps(info(), warp_row_, warp_row_ + 16 * kM - 1, C.block_k);
 }
 
-// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
+// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do
+// not see them.
 template <Config C>
 __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
   static_assert(C.stages == 1 || C.stages == 2);

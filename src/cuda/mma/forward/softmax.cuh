@@ -1,11 +1,13 @@
-// What the forward kernel does with one step of keys: products, features, mask, softmax, with and without a search.
+// What the forward kernel does with one step of keys: products, features, mask, softmax, with and
+// without a search.
 #pragma once
 
 #include "cuda/mma/forward/tile.cuh"
 
 namespace tessera::cuda::mma::forward {
 
-// One 16-wide step of the contraction for the scores of Width columns of the step, from `column` on.
+// One 16-wide step of the contraction for the scores of Width columns of the step, from `column`
+// on.
 template <Config C>
 template <int Width>
 __device__ __forceinline__ void QueryTile<C>::issue_qk(Scores<Width>& s, int stage, int column, int k_step) {
@@ -97,7 +99,8 @@ __device__ __forceinline__ void QueryTile<C>::modify(Scores<Width>& s, int begin
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int key = min(max(key_0 + j * 8 + e, 0), keys - 1);
-            // -inf hides the key whatever its score is. A score whose sum with it is not -inf is NaN, and asks for care.
+            // -inf hides the key whatever its score is. A score whose sum with it is not -inf is
+            // NaN, and asks for care.
             const float bias = load_bias(a_.p, head + query * a_.p.bias.row_stride + key);
             float& score = s[mi][j][2 * half + e];
             score = bias == -INFINITY ? bias : fmaf(bias, kLog2E, score);
@@ -158,7 +161,8 @@ __device__ __forceinline__ float QueryTile<C>::row_maximum(const Scores<Width>& 
   return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
 }
 
-// Raises the maxima, rescales what was accumulated when one moved far, and turns scores into probabilities.
+// Raises the maxima, rescales what was accumulated when one moved far, and turns scores into
+// probabilities.
 template <Config C>
 template <int Width>
 __device__ __forceinline__ void QueryTile<C>::online_softmax(const Scores<Width>& s, Probabilities<Width>& p,
@@ -214,9 +218,9 @@ __device__ __forceinline__ void QueryTile<C>::online_softmax(const Scores<Width>
   }
 }
 
-// A step that no mask cuts, against the maxima known so far. Exponentials of chunk c stand between the products of
-// chunks c + 1 (scores) and c - 1 (output), in proportion to their count. False: a score outgrew its maximum; what was
-// added to O is to be undone.
+// A step that no mask cuts, against the maxima known so far. Exponentials of chunk c stand between
+// the products of chunks c + 1 (scores) and c - 1 (output), in proportion to their count. False: a
+// score outgrew its maximum; what was added to O is to be undone.
 template <Config C>
 template <typename CopyNext>
 __device__ __forceinline__ bool QueryTile<C>::speculative_step(int stage, CopyNext&& copy_next) {

@@ -1,4 +1,5 @@
-// The state of a thread block of the forward kernel, and its steps' names; kernel.cuh has the schedule.
+// The state of a thread block of the forward kernel, and its steps' names; kernel.cuh has the
+// schedule.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ class QueryTile {
   static constexpr bool kAsync = C.mma == ptx::Mma::k16;
   static constexpr bool kPlain = C.variant == Variant::plain, kFeatured = !kPlain;
   static constexpr bool kDropout = C.variant == Variant::dropout;
-  // Where there is no cp.async, and registers allow: a step travels through them while the one before is computed.
+  // Where there is no cp.async, and registers allow: a step travels through them while the one
+  // before is computed.
   static constexpr bool kHold = !kAsync && C.head_dim < 256;
   static_assert(kAsync || kHold || C.stages == 1);
   static_assert(!C.q_makes_room || (C.q_in_registers && kHold));
@@ -36,12 +38,13 @@ class QueryTile {
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   // The largest sum over the columns of a step that a lane holds of a row: no P is larger.
   static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e15F : 3e4F;
-  // Where there is a neighbour to stand between. Features leave neither the registers nor, with ALiBi, the luck.
+  // Where there is a neighbour to stand between. Features leave neither the registers nor, with
+  // ALiBi, the luck.
   static constexpr bool kSpeculate = kChunks > 1 && kPlain;
   // Behind the first products, which hide its arithmetic, where registers allow.
   static constexpr bool kCopyLate = C.head_dim == 64 && kPlain;
-  // P of a step that is going to be undone must be finite. Conversion sees to that (pack_finite), but Turing's cannot, and at
-  // head_dim 128 in bf16 that would be one register too many.
+  // P of a step that is going to be undone must be finite. Conversion sees to that (pack_finite),
+  // but Turing's cannot, and at head_dim 128 in bf16 that would be one register too many.
   static constexpr bool kClampExponent =
       C.mma == ptx::Mma::k8 || (C.type == ptx::Half16::bf16 && C.head_dim != 64);
   static constexpr float kLargestExponent = C.type == ptx::Half16::bf16 ? 80.0F : 15.99F;
@@ -66,9 +69,10 @@ class QueryTile {
     HeldRows<C.head_dim, C.block_k, C.threads()> k, v;
   };
 
-  // What dropout leaves of the lane's rows in the columns from `column` on. A random word serves two columns in the order of
-  // the accumulator, so that one call serves 32; a chunk of 16 uses half of it. kTight: as one bit each, which costs more
-  // instructions, but one register instead of 16.
+  // What dropout leaves of the lane's rows in the columns from `column` on. A random word serves
+  // two columns in the order of the accumulator, so that one call serves 32; a chunk of 16 uses
+  // half of it. kTight: as one bit each, which costs more instructions, but one register instead of
+  // 16.
   class Kept {
    public:
     static constexpr int kWords = C.search_width() / 8;
@@ -96,7 +100,7 @@ class QueryTile {
           else words_[at(row, j)] = word;
         }
       }
-      if constexpr (kTight) words_[0] = ptx::kept(words_[0]);
+      if constexpr (kTight) words_[0] = ptx::opaque(words_[0]);
     }
 
     // 0xFFFF where an element is kept, for the pair of columns 8 j on of a row.

@@ -17,8 +17,8 @@ struct WholeSteps {
   int low, high;
 };
 
-// It waits in shared memory, not in registers, because most of it is needed seldom or at the end only; each warp has its
-// own, so that no thread waits for another one at the start.
+// It waits in shared memory, not in registers, because most of it is needed seldom or at the end
+// only; each warp has its own, so that no thread waits for another one at the start.
 struct alignas(16) TileInfo {
   core::DropoutStream dropout;
   const ptx::HalfBits *k, *v;  // the first row of the sequence
@@ -44,7 +44,8 @@ struct alignas(16) TileInfo {
 
 static_assert(sizeof(TileInfo) * kMostWarps <= kStaticBytes);
 
-// The same in registers, at the start of a thread block: the first copies come before everything else.
+// The same in registers, at the start of a thread block: the first copies come before everything
+// else.
 class TileLocation {
  public:
   __device__ TileLocation(const Arguments& a, int block_q) : a_(a), task_(a.order[blockIdx.x]) {
@@ -139,8 +140,8 @@ __device__ __forceinline__ float row_lse(float maximum, float sum) {
 
 __device__ __forceinline__ bool spoiled(float x) { return !(fabsf(x) < INFINITY); }
 
-// Values that are not finite must not reach rows that do not see them, and 0 * infinity would: out of the tile with
-// them, by all threads. reach_visible_rows brings them back to those that do.
+// Values that are not finite must not reach rows that do not see them, and 0 * infinity would: out
+// of the tile with them, by all threads. reach_visible_rows brings them back to those that do.
 template <ptx::Half16 Type, int Threads>
 __device__ __forceinline__ void hide_spoiled_values(std::uint32_t tile, int bytes) {
   for (int i = static_cast<int>(threadIdx.x) * 4; i < bytes; i += Threads * 4) {
@@ -158,7 +159,8 @@ __device__ __forceinline__ bool hidden_by_bias(const core::Problem& p, const Til
   return load_bias(p, info.bias + (info.begin + row) * p.bias.row_stride + key) == -INFINITY;
 }
 
-// Adds every value that is not finite to those of the staged output's rows [first, last) that see its key. By one warp.
+// Adds every value that is not finite to those of the staged output's rows [first, last) that see
+// its key. By one warp.
 template <ptx::Half16 Type, bool Bias, int HeadDim>
 __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, const TileInfo& info,
                                                    const core::Problem& p, int first, int last) {

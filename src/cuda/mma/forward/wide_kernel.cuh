@@ -1,17 +1,19 @@
 // flash2 forward for wide heads (head_dim 256), plain calls: pairs of warps.
 //
-// A warp has no room for all columns of the output of 32 rows, and with 16 rows every operand from shared memory would
-// feed one product only. So two warps share 32 rows: for the scores they split the keys of a step, for the output the
-// columns; P travels through shared memory. A thread block owns 128 queries, four such pairs, and walks over the keys they
-// see, from the last to the first:
+// A warp has no room for all columns of the output of 32 rows, and with 16 rows every operand from
+// shared memory would feed one product only. So two warps share 32 rows: for the scores they split
+// the keys of a step, for the output the columns; P travels through shared memory. A thread block
+// owns 128 queries, four such pairs, and walks over the keys they see, from the last to the first:
 //
 //     barrier, with a vote over P(i)            | copies of V(i + 1) and K(i + 2) are issued
 //     S(i + 1) = Q K^T                          | O += P(i) V(i), with P(i + 1) = 2^(S c - m c) in between
 //
-// Speculation as in kernel.cuh, but the vote comes before P is used: a step whose scores outgrew the maximum is scored
-// again, with a search. Whether that happens, and whether a mask cuts a step, is decided for the whole thread block.
+// Speculation as in kernel.cuh, but the vote comes before P is used: a step whose scores outgrew
+// the maximum is scored again, with a search. Whether that happens, and whether a mask cuts a step,
+// is decided for the whole thread block.
 //
-// Traffic: Q and O once, K and V once per 128 queries and head, LSE once. Shared memory: Q, two steps of K, V and P.
+// Traffic: Q and O once, K and V once per 128 queries and head, LSE once. Shared memory: Q, two
+// steps of K, V and P.
 #pragma once
 
 #include <cstdint>
@@ -88,11 +90,11 @@ __device__ __forceinline__ WideQueryTile<C>::WideQueryTile(const Arguments& argu
       part_(static_cast<int>(threadIdx.x) / 32 / (C.warps / 2)),
       warp_row_(static_cast<int>(threadIdx.x) / 32 % (C.warps / 2) * 16 * kM) {
   const MatrixAddress by_row = row_operand(lane_), by_column = column_operand(lane_);
-  q_lane_ = ptx::kept(shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk));
-  k_lane_ = ptx::kept(k_tile(0).base + Tile::offset(part_ * kKeys + by_column.row, by_column.chunk));
-  v_lane_ = ptx::kept(v_tile(0).base + Tile::offset(by_row.row, by_row.chunk) + part_ * C.head_dim);
-  p_lane_ = ptx::kept(p_tile(0).base + ProbabilityTile::offset(warp_row_ + by_row.row, by_row.chunk));
-  p_own_ = ptx::kept(p_tile(0).base + ProbabilityTile::offset(row(0, 0), part_ * kN) + lane_ % 4 * 4);
+  q_lane_ = ptx::opaque(shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk));
+  k_lane_ = ptx::opaque(k_tile(0).base + Tile::offset(part_ * kKeys + by_column.row, by_column.chunk));
+  v_lane_ = ptx::opaque(v_tile(0).base + Tile::offset(by_row.row, by_row.chunk) + part_ * C.head_dim);
+  p_lane_ = ptx::opaque(p_tile(0).base + ProbabilityTile::offset(warp_row_ + by_row.row, by_row.chunk));
+  p_own_ = ptx::opaque(p_tile(0).base + ProbabilityTile::offset(row(0, 0), part_ * kN) + lane_ % 4 * 4);
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
     load_rows<C.head_dim, C.block_q(), C.threads(), true, false>(Tile{shared_}, here.q(), 0, here.rows());
@@ -183,8 +185,8 @@ __device__ __forceinline__ void WideQueryTile<C>::exponentiate(const Scores& s, 
                     ptx::pack<C.type>(x, y));
 }
 
-// Masks the scores of a step, raises the maxima, rescales what was accumulated, and puts P into its tile. True: now every
-// row of the tile has a maximum.
+// Masks the scores of a step, raises the maxima, rescales what was accumulated, and puts P into its
+// tile. True: now every row of the tile has a maximum.
 template <Config C>
 __device__ __forceinline__ bool WideQueryTile<C>::search(Scores& s, int begin, int stage) {
   const float c = a_.features.scale_log2;
@@ -247,7 +249,8 @@ __device__ __forceinline__ bool WideQueryTile<C>::search(Scores& s, int begin, i
   return __syncthreads_and(set);
 }
 
-// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
+// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do
+// not see them.
 template <Config C>
 __device__ __forceinline__ void WideQueryTile<C>::walk_keys(bool careful) {
   constexpr int kUnits = kM * kN * 2, kProducts = C.block_k / 16 * kD / 2;

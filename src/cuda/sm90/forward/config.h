@@ -1,4 +1,5 @@
-// The tile sizes and options of a Hopper forward kernel, and its arguments. Host code: also compiled without nvcc.
+// The tile sizes and options of a Hopper forward kernel, and its arguments. Host code: also
+// compiled without nvcc.
 #pragma once
 
 #if TESSERA_HAVE_CUDA
@@ -46,8 +47,8 @@ struct Config {
   }  // of one wgmma: columns of Q and K
   constexpr int block_q() const { return warp_groups * kGroupRows; }
   constexpr bool overlap_tiles() const { return q_stages == 2; }
-  // The parts in which Q is loaded. With one stage, each warp group has a part of its own, which is loaded as soon as that
-  // group has finished with its part of the tile before.
+  // The parts in which Q is loaded. With one stage, each warp group has a part of its own, which is
+  // loaded as soon as that group has finished with its part of the tile before.
   constexpr int q_parts() const { return overlap_tiles() ? 1 : warp_groups; }
   constexpr int q_part_rows() const { return block_q() / q_parts(); }
   constexpr int threads() const { return (warp_groups + 1) * kWarpGroup; }
@@ -64,12 +65,14 @@ struct Config {
     return q_stages * q_bytes() + k_stages * k_bytes() + v_stages * v_bytes() + out_bytes() +
            kBarriersAndTiles;
   }
-  // Ordering by tile ends more evenly but costs the loader time to find the tiles. It pays off where tiles are few and long
-  // (H200, causal, mixed lengths: 0.96 of the time at head_dim 256, 1.01 at 64 and 128).
+  // Ordering by tile ends more evenly but costs the loader time to find the tiles. It pays off
+  // where tiles are few and long (H200, causal, mixed lengths: 0.96 of the time at head_dim 256,
+  // 1.01 at 64 and 128).
   constexpr PackedOrder packed_order() const {
     return v_dim == 256 ? PackedOrder::tiles : PackedOrder::sequences;
   }
-  // The most steps at the beginning and at the end of a tile that a warp group may skip because its rows see none of their keys.
+  // The most steps at the beginning and at the end of a tile that a warp group may skip because its
+  // rows see none of their keys.
   constexpr int most_skipped_above(int group) const {
     return ((warp_groups - 1 - group) * kGroupRows + block_k - 1) / block_k;
   }
@@ -91,7 +94,8 @@ constexpr bool valid(const Config& c) {
   return ok;
 }
 
-// The counter in workspace from which thread blocks take their tiles. `launch` holds the number of the call once `next` is valid.
+// The counter in workspace from which thread blocks take their tiles. `launch` holds the number of
+// the call once `next` is valid.
 struct TileCounter {
   unsigned long long launch;
   unsigned next, finished;

@@ -1,4 +1,5 @@
-// A computing warp group of the Hopper forward kernel: its 64 rows of a tile, step by step. kernel.cuh has the schedule.
+// A computing warp group of the Hopper forward kernel: its 64 rows of a tile, step by step.
+// kernel.cuh has the schedule.
 #pragma once
 
 #include <cfloat>
@@ -22,8 +23,9 @@ class Consumer {
   static constexpr bool kSpeculates = C.softmax != Softmax::exact_maximum;
   static constexpr bool kOverlapTiles = C.overlap_tiles();
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  // Bounds for the sum over the columns of a step that a lane holds of a row. Below the upper bound no P overflows its type; above
-  // the lower one, which holds for the first step of a tile, no P loses digits.
+  // Bounds for the sum over the columns of a step that a lane holds of a row. Below the upper bound
+  // no P overflows its type; above the lower one, which holds for the first step of a tile, no P
+  // loses digits.
   static constexpr float kLargestSum = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
   static constexpr float kLeastSum = C.type == ptx::Half16::bf16 ? 1e-18F : 1.0F;
   static constexpr float kNothing = -FLT_MAX;  // the reference of a row that has seen no key yet
@@ -62,10 +64,9 @@ class Consumer {
     float normaliser[2], lse[2];
   };
 
-  // For addresses that are seldom needed: they are computed there and do not occupy registers through all steps.
-  __device__ __forceinline__ int kept_lane() const {
-    return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(lane_)));
-  }
+  // For addresses that are seldom needed: they are computed there and do not occupy registers
+  // through all steps.
+  __device__ __forceinline__ int kept_lane() const { return ptx::opaque(lane_); }
 
   // --- products ---
 
@@ -139,7 +140,8 @@ class Consumer {
     return true;
   }
 
-  // What this warp group does in the tile. Read from shared memory again where registers are scarce.
+  // What this warp group does in the tile. Read from shared memory again where registers are
+  // scarce.
   __device__ __forceinline__ GroupSteps own() const {
     const GroupSteps& steps = tile().groups[group_];
     const auto a = *reinterpret_cast<const int4*>(&steps.top);
@@ -156,7 +158,8 @@ class Consumer {
       release_keys();
     }
   }
-  // Releases V of skipped steps as soon as no step before them needs its own. Pending: the last step's V is still in use.
+  // Releases V of skipped steps as soon as no step before them needs its own. Pending: the last
+  // step's V is still in use.
   template <int Pending>
   __device__ __forceinline__ void skip_values() {
 #pragma unroll 1
@@ -166,7 +169,8 @@ class Consumer {
     }
   }
 
-  // The rows of Q beyond the end of a packed sequence belong to the next one. They must not take part in votes: they become 0.
+  // The rows of Q beyond the end of a packed sequence belong to the next one. They must not take
+  // part in votes: they become 0.
   __device__ __forceinline__ void hide_foreign_queries() {
     const int rows = uniform(tile().rows) - group_ * kGroupRows;
     if (rows >= kGroupRows) return;
@@ -200,7 +204,8 @@ class Consumer {
     skip_values<1>();
   }
 
-  // The change of overlapping tiles: the last P V and the output of the tile before, and the first step of this one.
+  // The change of overlapping tiles: the last P V and the output of the tile before, and the first
+  // step of this one.
   __device__ __forceinline__ void change_tile(Finish& finish) {
     if (a_.p.packed) {
       wait_queries();
@@ -236,7 +241,8 @@ class Consumer {
     skip_values<0>();
   }
 
-  // All steps but the first: those that the mask cuts, whole ones, and those that the other edge of a window cuts.
+  // All steps but the first: those that the mask cuts, whole ones, and those that the other edge of
+  // a window cuts.
   __device__ __forceinline__ void remaining_steps() {
     int step = own_.top - 1, masked_until = max(own_.whole_end, own_.bottom);
     const int whole_until = max(own_.whole_begin, own_.bottom);

@@ -1,4 +1,5 @@
-// The end of a tile of the Hopper forward kernel: O is normalised and stored, and rows with non-finite values are repaired.
+// The end of a tile of the Hopper forward kernel: O is normalised and stored, and rows with
+// non-finite values are repaired.
 #pragma once
 
 #include "cuda/common/features.cuh"
@@ -34,8 +35,8 @@ __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Fini
   if (row + 8 < t.rows) lse[8 * a_.p.lse.row_stride] = finish.lse[1];
 }
 
-// Normalises O and stores it through this warp's 16 rows of shared memory. LSE comes last: the fence before the copy would
-// otherwise wait for it.
+// Normalises O and stores it through this warp's 16 rows of shared memory. LSE comes last: the
+// fence before the copy would otherwise wait for it.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finish& finish) {
   constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;  // columns at a time
@@ -80,7 +81,8 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
   ptx::store_shared_if((trace & 0x7FFF7FFFU) != 0, ptx::shared_address(&shared_.non_finite), 1);
 }
 
-// Stores the staged columns from first_column on of this warp's first `rows` (below 16) rows, element by element.
+// Stores the staged columns from first_column on of this warp's first `rows` (below 16) rows,
+// element by element.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first_column, int rows) {
   const int first = group_ * kGroupRows + warp_ * 16;
@@ -98,7 +100,8 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
   __syncwarp();
 }
 
-// One row of a tile, computed by one warp with plain arithmetic: a non-finite value reaches the row only if the row sees it.
+// One row of a tile, computed by one warp with plain arithmetic: a non-finite value reaches the row
+// only if the row sees it.
 template <Config C>
 class RepairedRow {
  public:
@@ -185,9 +188,9 @@ class RepairedRow {
   float o_[kColumns] = {}, beyond_[kColumns] = {};
 };
 
-// 0 times infinity is NaN, so a non-finite value of V reaches all rows of a tile, also those that do not see it. If the thread
-// block has written a non-finite output, it computes all its non-finite rows again. This also waits for the last stores from
-// shared memory.
+// 0 times infinity is NaN, so a non-finite value of V reaches all rows of a tile, also those that
+// do not see it. If the thread block has written a non-finite output, it computes all its
+// non-finite rows again. This also waits for the last stores from shared memory.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::repair() {
   if (lane_ == 0) ptx::wait_stores_read();

@@ -1,4 +1,5 @@
-// The loading warp group of the Hopper forward kernel: one thread takes tiles and keeps the rings of Q, K and V full.
+// The loading warp group of the Hopper forward kernel: one thread takes tiles and keeps the rings
+// of Q, K and V full.
 #pragma once
 
 #include "cuda/sm90/common/panels.cuh"
@@ -22,13 +23,15 @@ __device__ __forceinline__ PackedTiles<C.packed_order()> packed_tiles(const Argu
           static_cast<int>(a.p.k_length)};
 }
 
-// Loads are issued in the order in which they are used: K of a step, then V of the step before it. Where tiles overlap (two
-// stages of Q) this holds from tile to tile, too. While K and V of a tile are loading, the loader finds and announces the next
-// tile and, if there is room, loads its Q, so that no warp group waits for it when tiles change. With one stage, Q is loaded
-// after the first K, because there is room for K earlier.
+// Loads are issued in the order in which they are used: K of a step, then V of the step before it.
+// Where tiles overlap (two stages of Q) this holds from tile to tile, too. While K and V of a tile
+// are loading, the loader finds and announces the next tile and, if there is room, loads its Q, so
+// that no warp group waits for it when tiles change. With one stage, Q is loaded after the first K,
+// because there is room for K earlier.
 //
-// The loader writes a slot for a tile without waiting. The slot holds the fourth tile before. By now the loader has seen the Q
-// of the third tile before (or of a later one) released, and a warp does that after it has written the output of the fourth.
+// The loader writes a slot for a tile without waiting. The slot holds the fourth tile before. By
+// now the loader has seen the Q of the third tile before (or of a later one) released, and a warp
+// does that after it has written the output of the fourth.
 template <Config C>
 class Loader {
  public:
@@ -93,9 +96,10 @@ class Loader {
     return true;
   }
 
-  // The number of the launch in the counter says that the counter is valid. No other launch can have left it there: a call has
-  // its workspace to itself while it runs, and the last thread block removes the number, so that a replayed graph does not find
-  // it. Every thread block takes its first two tiles without the counter, so that none waits for this.
+  // The number of the launch in the counter says that the counter is valid. No other launch can
+  // have left it there: a call has its workspace to itself while it runs, and the last thread block
+  // removes the number, so that a replayed graph does not find it. Every thread block takes its
+  // first two tiles without the counter, so that none waits for this.
   __device__ __forceinline__ void open_counter() {
     if (a_.counter == nullptr || blockIdx.x != 0) return;
     a_.counter->next = 2 * gridDim.x;
@@ -119,7 +123,8 @@ class Loader {
     if (atomicAdd(&a_.counter->finished, 1U) == gridDim.x - 1) atomicExch(&a_.counter->launch, 0ULL);
   }
 
-  // The tile after `tile`. The second tiles go in reverse: a thread block whose first tile was long gets a short one.
+  // The tile after `tile`. The second tiles go in reverse: a thread block whose first tile was long
+  // gets a short one.
   __device__ __forceinline__ unsigned take(unsigned tile) {
     if (a_.counter == nullptr) return tile + gridDim.x;
     if (tile < gridDim.x) return 2 * gridDim.x - 1 - tile;

@@ -1,5 +1,5 @@
-// The tiles of a call, the order in which thread blocks take them, and the steps of keys that each tile needs. Pure functions
-// for host and device: the kernel calls them, the tests enumerate them.
+// The tiles of a call, the order in which thread blocks take them, and the steps of keys that each
+// tile needs. Pure functions for host and device: the kernel calls them, the tests enumerate them.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,14 @@ struct TileIndex {
   std::uint32_t sequence = 0, head = 0, tile = 0;
 };
 
-// The order in which thread blocks take tiles as they become free: a bijection between [0, count()) and the tiles.
+// The order in which thread blocks take tiles as they become free: a bijection between [0, count())
+// and the tiles.
 //
-// The order is head by head, and under a causal mask the longest tiles of a head come first. Some thread blocks then load keys
-// that others find in L2 a little later. (The alternative, as many heads side by side as fill the GPU once, is slower at
-// head_dim 256: 6 % at N = 512 and 2 % at 2048 on an H200; otherwise equal.) At the end of the call no more tiles follow that
-// could fill gaps, so the last heads, about three waves of tiles, are interleaved, longest tiles first.
+// The order is head by head, and under a causal mask the longest tiles of a head come first. Some
+// thread blocks then load keys that others find in L2 a little later. (The alternative, as many
+// heads side by side as fill the GPU once, is slower at head_dim 256: 6 % at N = 512 and 2 % at
+// 2048 on an H200; otherwise equal.) At the end of the call no more tiles follow that could fill
+// gaps, so the last heads, about three waves of tiles, are interleaved, longest tiles first.
 class Schedule {
  public:
   Schedule() = default;
@@ -76,7 +78,8 @@ enum class PackedOrder : int {
   tiles,  // tiles with many keys first, whichever their sequence: ends more evenly, but tiles take longer to find
 };
 
-// What PackedTiles needs to know of a sequence: its queries and keys, and that row i sees no key beyond i + high.
+// What PackedTiles needs to know of a sequence: its queries and keys, and that row i sees no key
+// beyond i + high.
 struct PackedLengths {
   int q = 0, k = 0, high = 0;
 };
@@ -87,9 +90,10 @@ constexpr std::int64_t most_packed_tiles(std::int64_t sequences, std::int64_t he
   return heads * (tokens / block_q + sequences);
 }
 
-// The tiles of packed sequences, roughly from the longest to the shortest. It makes passes over the sequences; each pass takes
-// what has at least half as many keys as the pass before required: sequences, or tiles (PackedOrder). Within a pass the order is
-// sequence by sequence and head by head, with the longest tiles of a causal mask first. Indices may only grow from call to call.
+// The tiles of packed sequences, roughly from the longest to the shortest. It makes passes over the
+// sequences; each pass takes what has at least half as many keys as the pass before required:
+// sequences, or tiles (PackedOrder). Within a pass the order is sequence by sequence and head by
+// head, with the longest tiles of a causal mask first. Indices may only grow from call to call.
 template <PackedOrder Order>
 class PackedTiles {
  public:
@@ -97,8 +101,8 @@ class PackedTiles {
   TESSERA_HD PackedTiles(int sequences, int heads, int block_q, int longest)
       : sequences_(sequences), heads_(heads), block_q_(block_q), more_(longest), sequence_(sequences - 1) {}
 
-  // Finds tile `index`; false if there are no more than `index` tiles. lengths(s) returns the PackedLengths of sequence s;
-  // PackedOrder::sequences does not read `high`.
+  // Finds tile `index`; false if there are no more than `index` tiles. lengths(s) returns the
+  // PackedLengths of sequence s; PackedOrder::sequences does not read `high`.
   template <typename Lengths>
   TESSERA_HD bool find(std::uint32_t index, const Lengths& lengths, TileIndex& at) {
     while (index - base_ >= static_cast<std::uint32_t>(tiles_ * heads_)) {
@@ -143,12 +147,14 @@ class PackedTiles {
   std::uint32_t base_ = 0;     // the index of the first
 };
 
-// Steps of keys, from `top` down to `bottom`. There is always at least one, even where no key is visible.
+// Steps of keys, from `top` down to `bottom`. There is always at least one, even where no key is
+// visible.
 struct Steps {
   int top = 0, bottom = 0;
 };
 
-// The steps in which rows [first, last] may see a key; row i sees keys [i + low, i + high] of `keys`.
+// The steps in which rows [first, last] may see a key; row i sees keys [i + low, i + high] of
+// `keys`.
 TESSERA_HD constexpr Steps visible_steps(int first, int last, const core::Diagonals& d, int keys, int width) {
   const int begin = first + d.low > 0 ? first + d.low : 0;
   const int end = last + d.high + 1 < keys ? last + d.high + 1 : keys;
@@ -168,8 +174,9 @@ TESSERA_HD constexpr WholeSteps whole_steps(int first, int last, const core::Dia
   return {(begin + width - 1) / width, end > 0 ? end / width : 0};
 }
 
-// The steps of a tile that one of its warp groups computes, given that its own rows may see `own` of them. As few as possible,
-// but at least one; the group skips at most `above` steps at the top and `below` at the bottom.
+// The steps of a tile that one of its warp groups computes, given that its own rows may see `own`
+// of them. As few as possible, but at least one; the group skips at most `above` steps at the top
+// and `below` at the bottom.
 TESSERA_HD constexpr Steps own_steps(const Steps& tile, const Steps& own, int above, int below) {
   int top = own.top < tile.top ? own.top : tile.top;
   if (top < tile.top - above) top = tile.top - above;
@@ -180,14 +187,16 @@ TESSERA_HD constexpr Steps own_steps(const Steps& tile, const Steps& own, int ab
   return {top, bottom};
 }
 
-// What one warp group does in a tile: it computes steps `top` down to `bottom` and skips the `above` steps before them and the
-// `below` steps after them. In steps [whole_begin, whole_end) all of its rows see all keys.
+// What one warp group does in a tile: it computes steps `top` down to `bottom` and skips the
+// `above` steps before them and the `below` steps after them. In steps [whole_begin, whole_end) all
+// of its rows see all keys.
 struct alignas(16) GroupSteps {
   int top = 0, bottom = 0, whole_begin = 0, whole_end = 0;
   int above = 0, below = 0;
 };
 
-// For the group that owns rows [first, last] of a tile; row 0 of the tile sees keys [d.low, d.high].
+// For the group that owns rows [first, last] of a tile; row 0 of the tile sees keys [d.low,
+// d.high].
 TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int last, const core::Diagonals& d,
                                             int keys, int width, int above, int below) {
   const Steps own = own_steps(tile, visible_steps(first, last, d, keys, width), above, below);

@@ -13,7 +13,8 @@ namespace tessera::cuda::sm90::forward {
 // What a thread may wait for: the report of a wait that gives up holds its number.
 enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
 
-// A tile as the loader announces it to the computing warp groups. Its first row sees keys [low, high] of the sequence.
+// A tile as the loader announces it to the computing warp groups. Its first row sees keys [low,
+// high] of the sequence.
 struct alignas(16) Tile {
   float* lse;       // where the LSE of the first row goes, or null
   int top, bottom;  // steps
@@ -21,7 +22,8 @@ struct alignas(16) Tile {
   int low, high;
   int rows;              // of the sequence, from the first of the tile on
   int row, head, batch;  // of the first row in the tensors
-  // A `top` below 0 says that there is no further tile; then `row` is the number of the thread block's last tile.
+  // A `top` below 0 says that there is no further tile; then `row` is the number of the thread
+  // block's last tile.
   GroupSteps groups[kMostGroups];
 };
 
@@ -39,8 +41,8 @@ struct SharedMemory {
   int non_finite;                   // not 0: the thread block has written a non-finite output
   int failures[4 * C.warp_groups];  // of speculation, per warp, in this tile
 
-  // By one thread. A `full` barrier expects one arrival of the loader, and the bytes; an `empty` barrier one arrival of each warp
-  // that reads the stage.
+  // By one thread. A `full` barrier expects one arrival of the loader, and the bytes; an `empty`
+  // barrier one arrival of each warp that reads the stage.
   __device__ void initialise() {
     namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;

@@ -31,7 +31,8 @@ __device__ __forceinline__ void Consumer<C>::apply_mask(int step) {
   }
 }
 
-// Searches the row maxima of s_. Returns whether a reference of this warp has moved; then O has to be multiplied by the factors.
+// Searches the row maxima of s_. Returns whether a reference of this warp has moved; then O has to
+// be multiplied by the factors.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::raise_references(float (&factor)[2]) {
   bool moved = false;
@@ -103,7 +104,8 @@ __device__ __forceinline__ bool Consumer<C>::outgrown(const float (&sums)[2]) {
   return !(sums[0] < kLargestSum && sums[1] < kLargestSum);
 }
 
-// After a failure of speculation: each pause is twice as long as the one before, so that unlucky data stays cheap.
+// After a failure of speculation: each pause is twice as long as the one before, so that unlucky
+// data stays cheap.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::count_failure() {
   int& failures = shared_.failures[group_ * 4 + warp_];
@@ -114,7 +116,8 @@ __device__ __forceinline__ void Consumer<C>::count_failure() {
   pause_ = 1 << min(count, 16);
 }
 
-// Whether this step searches because of a failure. A vote, so that the assembler knows that all lanes agree.
+// Whether this step searches because of a failure. A vote, so that the assembler knows that all
+// lanes agree.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::pauses() {
   const bool pause = __any_sync(kWarp, pause_ > 0);
@@ -140,7 +143,8 @@ __device__ __forceinline__ void Consumer<C>::first_softmax() {
   if (!search) {
     reference_[0] = reference_[1] = 0;
     exponentiate_into<false, 0>(sums);
-    // The bounds are checked per lane, not per row: that is quicker, and a lane with a small sum only costs a search.
+    // The bounds are checked per lane, not per row: that is quicker, and a lane with a small sum
+    // only costs a search.
     search = outgrown(sums) || !(sums[0] >= kLeastSum && sums[1] >= kLeastSum);
     search = __any_sync(kWarp, search);
   }
@@ -174,7 +178,8 @@ __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
   return moved;
 }
 
-// Computes S of this warp's 16 rows again, by mma.sync: the other warps of the group take no part. P V may be in flight.
+// Computes S of this warp's 16 rows again, by mma.sync: the other warps of the group take no part.
+// P V may be in flight.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::recompute_scores() {
   const int lane = kept_lane();
