@@ -1,4 +1,5 @@
-// What a thread block of the forward kernels works on, and how its rows of output leave.
+// What a thread block of the forward kernels knows about its tile, and how its rows of output are
+// stored.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +13,31 @@
 
 namespace tessera::cuda::mma::forward {
 
-// The steps that some rows of a tile see whole begin in [low, high].
+// Steps that begin in [low, high] are visible to all of some rows of a tile as a whole.
 struct WholeSteps {
   int low, high;
 };
 
-// It waits in shared memory, not in registers, because most of it is needed seldom or at the end
-// only; each warp has its own, so that no thread waits for another one at the start.
+// The tile of a thread block. It lives in shared memory, not in registers, because most of it is
+// needed seldom or only at the end. Each warp has a copy of its own, so that no thread waits for
+// another one at the start.
 struct alignas(16) TileInfo {
   core::DropoutStream dropout;
   const ptx::HalfBits *k, *v;  // the first row of the sequence
-  ptx::HalfBits* out;          // of the tile
+  ptx::HalfBits* out;          // the first row of the tile
   float* lse;
-  std::int64_t bias;  // offset of the head's first row
-  int diagonal;       // ALiBi counts from it
+  std::int64_t bias;  // offset of the first row of the head
+  int diagonal;       // where ALiBi's distances are 0
   float slope;
   int begin, end;    // the tile's rows
   int keys;          // of the sequence
-  int failures;      // of speculation; below 0: there is none
+  int failures;      // of speculation; below 0: speculation is off
   WholeSteps whole;  // of the warp's rows
   core::Diagonals diagonals;
   core::VisibleColumns visible;
-  bool careful;  // see walk_keys; not in the plain kernels
+  bool careful;  // see walk_keys; the plain kernels do not use it
 
-  // Sequences of a packed batch differ in length.
+  // A sequence of a packed batch may be shorter than the longest one.
   __device__ bool empty() const { return begin >= end; }
   __device__ bool sees(int row, int key) const {
     return key >= begin + row + diagonals.low && key <= begin + row + diagonals.high;
@@ -44,8 +46,8 @@ struct alignas(16) TileInfo {
 
 static_assert(sizeof(TileInfo) * kMostWarps <= kStaticBytes);
 
-// The same in registers, at the start of a thread block: the first copies come before everything
-// else.
+// The same in registers at the start of a thread block, where the first copies come before
+// everything else.
 class TileLocation {
  public:
   __device__ TileLocation(const Arguments& a, int block_q) : a_(a), task_(a.order[blockIdx.x]) {
@@ -75,7 +77,7 @@ class TileLocation {
     return source(a_.p.v, kv_head(), sequence_.k_begin, a_.p.v_dim, a_.v_aligned);
   }
 
-  // By one warp.
+  // Copies what is needed later to `info`. By one warp.
   template <Variant V>
   __device__ __forceinline__ void remember(TileInfo& info) const {
     const core::Problem& p = a_.p;
@@ -117,7 +119,7 @@ class TileLocation {
   core::VisibleColumns visible_;
 };
 
-// Those of rows [first, last].
+// The steps that rows [first, last] see as a whole.
 __device__ __forceinline__ WholeSteps whole_steps(const TileInfo& info, int first, int last, int width) {
   return {max(0, info.begin + last + info.diagonals.low),
           min(info.keys, info.begin + first + info.diagonals.high + 1) - width};
@@ -126,41 +128,42 @@ __device__ __forceinline__ WholeSteps whole_steps(const TileInfo& info, int firs
 // Whether all accumulated values of a thread are finite.
 template <int Tiles, int Blocks>
 __device__ __forceinline__ bool all_finite(const float (&x)[Tiles][Blocks][4]) {
-  float trace = 0;  // stays 0
+  float trace = 0;  // stays 0 as long as all values are finite
 #pragma unroll
   for (int i = 0; i < Tiles * Blocks * 4; ++i)
     trace = fmaf(x[i / (Blocks * 4)][i / 4 % Blocks][i % 4], 0.0F, trace);
   return trace == 0;
 }
 
-// The LSE of a row from its maximum and its sum, both in units of log2.
+// The LSE of a row from its maximum and its sum, both in base-2 logarithms.
 __device__ __forceinline__ float row_lse(float maximum, float sum) {
   return sum == 0 ? -INFINITY : (maximum + log2f(sum)) * kLn2;
 }
 
-__device__ __forceinline__ bool spoiled(float x) { return !(fabsf(x) < INFINITY); }
+__device__ __forceinline__ bool non_finite(float x) { return !(fabsf(x) < INFINITY); }
 
-// Values that are not finite must not reach rows that do not see them, and 0 * infinity would: out
-// of the tile with them, by all threads. reach_visible_rows brings them back to those that do.
+// Non-finite values of V must not reach rows that do not see them, but 0 times infinity is NaN.
+// This replaces them by 0 in the tile, by all threads; reach_visible_rows adds them to the rows
+// that see them.
 template <ptx::Half16 Type, int Threads>
-__device__ __forceinline__ void hide_spoiled_values(std::uint32_t tile, int bytes) {
+__device__ __forceinline__ void hide_non_finite_values(std::uint32_t tile, int bytes) {
   for (int i = static_cast<int>(threadIdx.x) * 4; i < bytes; i += Threads * 4) {
     const std::uint32_t at = tile + static_cast<std::uint32_t>(i);
     float2 v = ptx::unpack<Type>(ptx::load_shared_word(at));
-    if (!spoiled(v.x) && !spoiled(v.y)) continue;
-    ptx::store_shared(at, ptx::pack<Type>(spoiled(v.x) ? 0 : v.x, spoiled(v.y) ? 0 : v.y));
+    if (!non_finite(v.x) && !non_finite(v.y)) continue;
+    ptx::store_shared(at, ptx::pack<Type>(non_finite(v.x) ? 0 : v.x, non_finite(v.y) ? 0 : v.y));
   }
   __syncthreads();
 }
 
-// Whether the bias of a row of the tile and a key is -inf.
+// Whether the bias of a row of the tile hides a key: it is -inf.
 __device__ __forceinline__ bool hidden_by_bias(const core::Problem& p, const TileInfo& info, int row,
                                                int key) {
   return load_bias(p, info.bias + (info.begin + row) * p.bias.row_stride + key) == -INFINITY;
 }
 
-// Adds every value that is not finite to those of the staged output's rows [first, last) that see
-// its key. By one warp.
+// Adds every non-finite value of V to those of the staged output's rows [first, last) that see its
+// key. By one warp.
 template <ptx::Half16 Type, bool Bias, int HeadDim>
 __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, const TileInfo& info,
                                                    const core::Problem& p, int first, int last) {
@@ -171,7 +174,7 @@ __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, c
     for (int key = walk.first(); key < walk.last(); ++key) {
       for (int d = lane; d < columns; d += 32) {
         const float v = ptx::unpack<Type>(info.v[key * p.v.row_stride + d]).x;
-        if (!spoiled(v)) continue;
+        if (!non_finite(v)) continue;
         for (int r = first; r < last; ++r) {
           if (!info.sees(r, key) || info.begin + r >= info.end) continue;
           if (Bias && p.has_bias && hidden_by_bias(p, info, r, key)) continue;
@@ -186,7 +189,7 @@ __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, c
   __syncwarp();
 }
 
-// Writes the staged output's rows [first, first + Rows) in whole lines, by one warp.
+// Stores the staged output's rows [first, first + Rows) in whole lines. By one warp.
 template <int HeadDim, int Rows, bool Unaligned>
 __device__ __forceinline__ void store_output(SharedTile<HeadDim> staged, const TileInfo& info,
                                              const core::Problem& p, int first, bool aligned) {
