@@ -1,20 +1,21 @@
-// cuda.flash1, backward: FlashAttention's algorithm 4, keys outside.
+// cuda.flash1 backward: algorithm 4 of the FlashAttention paper, with keys in the outer loop.
 //
 //   for each block of keys:               load K and V to shared memory; dK = dV = 0, in registers
 //     for each query head of the group, for each tile of queries that sees the block:
 //       load Q, dO, LSE, delta  ->  issue_qk, issue_dp -> finish_score -> apply_mask -> P, dS
-//       dV += P^T dO,  dK += dS^T Q,  dQ += dS K: dQ is read and written in global memory
+//       dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //     store dK and dV
 //
-// One thread block per key/value head of one sequence, so that every sum has one owner: no atomics,
-// and the same bits always. dQ lives in global memory in fp32 (the original's dq_tmp) until all
-// blocks are done; a thread reads what it wrote itself.
+// Parallelism
+//   One thread block per key/value head of a sequence, so that every sum has one owner: there are
+//   no atomics, and results are bitwise reproducible. dQ lives in global memory in fp32 (the
+//   original's dq_tmp) until all blocks are done; a thread reads only what it has written itself. P
+//   and dS pass through shared memory in the type of the tensors: a warp computes 16 rows by a part
+//   of the keys, and then sums 16 keys (or queries) by a part of the columns.
 //
-// P and dS pass through shared memory, in the type of the tensors: a warp computes 16 rows by a
-// part of the keys and then sums 16 keys (or queries) by a part of the columns.
-//
-// Traffic: K, V read and dK, dV written once; Q, dO, LSE and delta read, and dQ read and written,
-// once per block of keys.
+// Traffic
+//   K and V read, and dK and dV written, once. Per block of keys, Q, dO, LSE and delta are read,
+//   and dQ is read and written.
 #pragma once
 
 #include "core/online_softmax.h"
@@ -30,21 +31,21 @@ struct BackwardConfig {
   int head_dim = 64;
   int block = 64;  // queries and keys
   int splits = 2;  // warps that share 16 rows
-  int stages = 2;  // tiles of Q and dO: with two the next is copied while this one is worked on
+  int stages = 2;  // tiles of Q and dO: with two, the next is copied during this one
 
   constexpr int groups() const { return block / 16; }  // of rows
   constexpr int threads() const { return groups() * splits * 32; }
   constexpr int columns() const { return head_dim / splits; }  // of a warp's sums
   constexpr int keys() const {
     return block / splits < 16 ? 16 : block / splits;
-  }  // of its scores; some have none
+  }  // of its scores; with few keys some warps have none
   constexpr int score_width() const { return is_fp32(engine) ? block : 64; }
 };
 
 template <BackwardConfig C>
 struct BackwardShared {
-  using Rows = Tile<C.engine, C.head_dim>;
-  using Scores = Tile<C.engine, C.score_width()>;
+  using Rows = EngineTile<C.engine, C.head_dim>;
+  using Scores = EngineTile<C.engine, C.score_width()>;
   static constexpr int kK = 0;
   static constexpr int kV = kK + Rows::bytes(C.block);
   static constexpr int kQ = kV + Rows::bytes(C.block);
@@ -55,10 +56,11 @@ struct BackwardShared {
   static constexpr int kBytes = kOptions + static_cast<int>(sizeof(Options));
 };
 
-// Which gradient: of the products, or of the scores that the bias was added to, behind the softcap.
+// The gradient that is computed: that of the products, or that of the scores to which the bias was
+// added, which lies behind the softcap.
 enum class Gradient : int { products, scores };
 
-// The products of two rows of queries become P (in `s`) and dS (in `dp`).
+// Turns the products of two rows of queries into P (in `s`) and dS (in `dp`).
 template <BackwardConfig C, Gradient Of, int N>
 __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4], const Options& options,
                                               const Step& step, int row, int key, bool masked,
@@ -70,7 +72,7 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
   for (int h = 0; h < 2; ++h) {
     const int i = row + lane / 4 + 8 * h;
     const Seen seen = step.seen(i);
-    const bool exists = lse[h] != core::kMinusInfinity<float>;  // else the row saw nothing
+    const bool exists = lse[h] != core::kMinusInfinity<float>;  // otherwise the row saw no key
     std::uint32_t kept = ~0U;
     if constexpr (V == Variant::featured) {
       if (options.dropout) kept = kept_bits<N>(options, i, key, lane % 4);
@@ -83,7 +85,8 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
       const bool keep = kept >> e & 1;
       float derivative;
       const float finished = finish_score<E, V>(options, score, i, j, visible, derivative);
-      if (V == Variant::featured && finished == core::kMinusInfinity<float>) visible = false;  // by its bias
+      if (V == Variant::featured && finished == core::kMinusInfinity<float>)
+        visible = false;  // hidden by its bias
       const float p = exp_difference(finished, lse[h]);
       if constexpr (V == Variant::featured) {
         grad = keep ? grad * options.keep_scale : 0;
@@ -97,7 +100,7 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
   }
 }
 
-// Stores sums of 16 rows, times `factor`, of which rows [0, count) exist.
+// Stores the sums of 16 rows, times `factor`. Rows [0, count) exist.
 template <BackwardConfig C, int N>
 __device__ __forceinline__ void store_sums(const core::View& view, std::int64_t batch, int head,
                                            std::int64_t first_row, int count, int column, int columns,
@@ -116,7 +119,7 @@ __device__ __forceinline__ void store_sums(const core::View& view, std::int64_t 
   }
 }
 
-// The loops of one key/value head of one sequence: what a thread block does.
+// The work of a thread block: the loops over one key/value head of a sequence.
 template <BackwardConfig C>
 class Backward {
   static constexpr Engine E = C.engine;
@@ -154,7 +157,7 @@ class Backward {
     float lse[2], delta[2];
   };
 
-  // Both are derived again wherever they are needed: kept, they would cost the main loop twenty
+  // Both are derived wherever they are needed: kept, they would cost the main loop twenty
   // registers.
   __device__ __forceinline__ int first_head() const {
     return ptx::opaque(kv_head) * static_cast<int>(p.group());
@@ -262,7 +265,7 @@ class Backward {
     {
       const core::Sequence s = sequence_of();
       step.band = core::diagonals(s.band);
-      __syncthreads();  // nobody reads the block before any more
+      __syncthreads();  // no thread reads the block before any more
       load_keys(step, s);
     }
     finish_copies<E>();
@@ -321,11 +324,11 @@ class Backward {
     const unsigned char* const q = shared + Shared::kQ + stage * Rows::bytes(kBlock);
     const unsigned char* const grad_out = shared + Shared::kGradOut + stage * Rows::bytes(kBlock);
     if (split * kKeys < kBlock) share_scores(step, q, grad_out, own);
-    // dQ comes while dV and dK are summed.
+    // dQ is loaded while dV and dK are summed.
     const bool adds = p.has_grad_q && step.any(step.begin + group * 16, 16, step.key_begin, kBlock);
     Sums grad_q;
     load_grad_q(grad_q, step, head, adds);
-    // P and dS are 0 at masked pairs, and where a bias hides the key: there 0 must not meet a
+    // P and dS are 0 for masked pairs and where a bias hides the key. There the 0 must not meet a
     // non-finite value.
     bool careful = false;
     const bool hides = V == Variant::featured && options.bias != nullptr;

@@ -1,18 +1,23 @@
-// cuda.flash1, forward: FlashAttention's algorithm 1, keys outside.
+// cuda.flash1 forward: algorithm 1 of the FlashAttention paper, with keys in the outer loop.
 //
 //   for each block of keys:               load K and V to shared memory
 //     for each tile of queries that sees it:
-//       load Q, O, m, l  ->  issue_qk -> finish_score -> apply_mask -> online_softmax -> dropout -> issue_pv
+//       load Q, O, m, l  ->  issue_qk -> finish_score -> apply_mask -> online_softmax -> dropout
+//                        ->  issue_pv
 //       O = diag(l_new)^-1 (diag(l) e^(m - m_new) O + P V),  m = m_new,  l = l_new:  store O, m, l
 //
-// One thread block per head of one sequence, as the original: no parallelism within a head. O is
-// normalised after every block, as the paper has it, and lives in global memory in fp32 (the
-// original's o_tmp): rounded to 16 bits at every block it would lose a digit for every hundred
-// blocks. A warp owns 16 rows of every tile, and a thread reads of O what it wrote itself, so that
-// the state in global memory needs no barriers.
+// Parallelism
+//   One thread block per head of a sequence, as in the original; there is none within a head. A
+//   warp owns 16 rows of every tile. A thread reads only the elements of O that it has written
+//   itself, so that the state in global memory needs no barriers.
 //
-// Traffic: K and V once per query head; Q read, and O, m and l read and written, once per block of
-// keys.
+// Precision
+//   As in the paper, O is normalised after every block. It lives in global memory in fp32 (the
+//   original's o_tmp): rounded to 16 bits after every block, it would lose a digit per hundred
+//   blocks.
+//
+// Traffic
+//   K and V once per query head. Per block of keys, Q is read, and O, m and l are read and written.
 #pragma once
 
 #include "core/online_softmax.h"
@@ -27,9 +32,9 @@ struct ForwardConfig {
   Variant variant = Variant::plain;
   int head_dim = 64;
   int warps = 8;
-  int splits = 1;   // warps that share rows: each sums head_dim / splits columns of O, all compute the scores
+  int splits = 1;   // warps that share rows: all compute the scores, each sums a part of O's columns
   int step_k = 64;  // keys of one product; a block has whole steps
-  int stages = 2;   // tiles of Q: with two the next is copied while this one is worked on
+  int stages = 2;   // tiles of Q: with two, the next is copied during this one
 
   constexpr int groups() const { return warps / splits; }  // of 16 rows
   constexpr int columns() const { return head_dim / splits; }
@@ -40,8 +45,8 @@ struct ForwardConfig {
 
 template <ForwardConfig C>
 struct ForwardShared {
-  using Rows = Tile<C.engine, C.head_dim>;
-  using Scores = Tile<C.engine, C.score_width()>;
+  using Rows = EngineTile<C.engine, C.head_dim>;
+  using Scores = EngineTile<C.engine, C.score_width()>;
   static constexpr int kQ = 0;
   static constexpr int kScores = kQ + C.stages * Rows::bytes(C.block_q());  // 16 rows for each warp
   static constexpr int kOptions = kScores + C.warps * Scores::bytes(16);
@@ -50,19 +55,20 @@ struct ForwardShared {
   static constexpr int kBytesPerKey = 2 * Rows::kRowBytes;
 };
 
-// What a thread holds of a tile of queries: two rows of its warp's 16, which a quad shares.
+// The state of a thread for a tile of queries: two of its warp's 16 rows, each shared by four
+// lanes.
 template <ForwardConfig C>
 struct RowState {
   static constexpr int N = C.columns() / 8;
   float o[N][4];
   float maximum[2], sum[2];
 
-  // Where row `row` of the call and this lane's columns lie.
+  // The place of row `row` of the call and of this lane's columns.
   static __device__ __forceinline__ float2* place(const Arguments& a, std::int64_t row, int n) {
     const int column = warp_index() / C.groups() * C.columns() + lane_index() % 4 * 2;
     return reinterpret_cast<float2*>(a.sums + row * C.head_dim + column + 8 * n);
   }
-  // And m and l: every split keeps its own, so that none reads what another is writing.
+  // The same for m and l. Every split has its own, so that none reads what another one writes.
   static __device__ __forceinline__ std::int64_t own(const Arguments& a, std::int64_t row) {
     return row + warp_index() / C.groups() * (a.problem.batch * a.problem.q_heads * a.problem.q_length);
   }
@@ -99,8 +105,8 @@ struct RowState {
   }
 };
 
-// Scores become P; O, m and l are rescaled to the new maximum. The quad's lanes hold the same m and
-// l.
+// Turns scores into P and rescales O, m and l to the new maximum. The four lanes of a row hold the
+// same m and l.
 template <ForwardConfig C, int N>
 __device__ __forceinline__ void online_softmax(float (&s)[N][4], RowState<C>& state) {
 #pragma unroll
@@ -110,7 +116,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[N][4], RowState<C>& st
     for (int n = 0; n < N; ++n) maximum = fmaxf(maximum, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
-    // A row that has seen nothing is taken against 0: -inf - -inf is NaN.
+    // A row that has seen no key takes 0: -inf - -inf is NaN.
     const float reference = maximum == core::kMinusInfinity<float> ? 0 : maximum;
     const float factor = exp_difference(state.maximum[h], reference);
     float sum = 0;
@@ -131,7 +137,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[N][4], RowState<C>& st
   }
 }
 
-// O += P V, P from registers where the tensor cores take it from there.
+// O += P V. The tensor cores take P from registers.
 template <ForwardConfig C, int N>
 __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const float (&p)[N][4],
                                          unsigned char* scores, const unsigned char* v, bool careful) {
@@ -139,7 +145,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
   constexpr int D = C.head_dim;
   const int column = warp_index() / C.groups() * C.columns();
   if (is_fp32(E) || careful) {
-    __syncwarp();  // the values before have been read
+    __syncwarp();  // all lanes have read the scores before
     store_scores<E, C.score_width()>(scores, 0, 0, p);
     __syncwarp();
     multiply_scores<E, Layout::rows, C.score_width(), D, C.step_k>(o, scores, 0, 0, v, column, careful);
@@ -166,7 +172,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
   }
 }
 
-// The loops of one query head of one sequence: what a thread block does.
+// The work of a thread block: the loops over one query head of a sequence.
 template <ForwardConfig C>
 class Forward {
   static constexpr Engine E = C.engine;
@@ -206,7 +212,7 @@ class Forward {
   // Derived again wherever it is needed: kept, it would cost the main loop twenty registers.
   __device__ __forceinline__ core::Sequence sequence_of() const { return core::sequence(p, sequence); }
 
-  // The two rows of this thread in the tile that begins at `begin`: h is 0 or 1.
+  // The two rows of this thread (h is 0 or 1) in the tile that begins at `begin`.
   __device__ __forceinline__ int own_row(int begin, int h) const {
     return begin + group * 16 + lane / 4 + 8 * h;
   }
@@ -254,7 +260,7 @@ class Forward {
     Walk walk = core::query_walk(p, s, head, step.key_begin, step.key_end, kBlockQ);
     if (walk.done()) return;
 
-    __syncthreads();  // nobody reads the block before any more
+    __syncthreads();  // no thread reads the block before any more
     load_keys(step, s);
     load_queries(walk.begin(), 0);
     finish_copies<E>();
@@ -279,12 +285,12 @@ class Forward {
     }
   }
 
-  // O, m and l of this warp's 16 rows of a tile, beside a block of keys.
+  // Updates O, m and l of this warp's 16 rows of a tile by a block of keys.
   __device__ __forceinline__ void update_rows(const Step& step, const unsigned char* q,
                                               bool non_finite) const {
     const int warp_row = step.begin + group * 16;
     const std::int64_t row[2] = {first_row + own_row(step.begin, 0), first_row + own_row(step.begin, 1)};
-    const bool hides = V == Variant::featured && options.bias != nullptr;  // a bias of -inf does
+    const bool hides = V == Variant::featured && options.bias != nullptr;  // by a bias of -inf
     const Seen seen[2] = {step.seen(own_row(step.begin, 0)), step.seen(own_row(step.begin, 1))};
     const bool live[2] = {seen[0].begin < seen[0].end, seen[1].begin < seen[1].end};
     RowState<C> state;
@@ -306,7 +312,7 @@ class Forward {
     state.store(a, row, live);
   }
 
-  // Products become scores; those of masked pairs -inf.
+  // Turns products into scores; those of masked pairs become -inf.
   __device__ __forceinline__ void apply_mask(float (&x)[N][4], const Step& step, const Seen (&seen)[2],
                                              int key, bool masked) const {
 #pragma unroll
