@@ -23,9 +23,9 @@ constexpr std::array<Direction, 2> kDirections = {Direction::forward, Direction:
 constexpr std::array<std::string_view, 2> kDirectionNames = {"forward", "backward"};
 constexpr std::array<Algorithm, 6> kAlgorithms = {Algorithm::automatic, Algorithm::standard,
                                                   Algorithm::flash1,    Algorithm::flash2,
-                                                  Algorithm::hopper,    Algorithm::minimal};
+                                                  Algorithm::flash3,    Algorithm::minimal};
 constexpr std::array<std::string_view, 6> kAlgorithmNames = {"automatic", "standard", "flash1",
-                                                             "flash2",    "hopper",   "minimal"};
+                                                             "flash2",    "flash3",   "minimal"};
 
 std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
@@ -198,7 +198,7 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   constexpr const char* kRun = "What runs";
   add("--direction", options.direction, "DIR", "forward, backward or both [forward]", kRun);
   add("--algorithm", options.algorithm, "NAME",
-      "automatic, standard, flash1, flash2, hopper, minimal [" + default_algorithm + "]", kRun);
+      "automatic, standard, flash1, flash2, flash3, minimal [" + default_algorithm + "]", kRun);
   add("--threads", options.threads, "N", "CPU threads; 0: all [0]", kRun);
   command.add_option("--device", options.device, "cpu, cuda or cuda:N [cpu]")
       ->option_text("DEVICE")
@@ -234,6 +234,11 @@ Sweep parse_sweep(const ProblemOptions& o) {
   vary_integer(points, "--seq-k", o.seq_k, {}, &Point::seq_k);
   vary_integer(points, "--threads", o.threads, kThreads, &Point::threads);
 
+  for (const std::string& text : o.algorithm) {
+    if (text.find("hopper") != std::string::npos) {
+      throw UsageError(fmt::format("--algorithm '{}': hopper is now called flash3", text));
+    }
+  }
   sweep.algorithms = distinct(choices("--algorithm", o.algorithm, kAlgorithms, kAlgorithmNames));
   sweep.directions = distinct(choices("--direction", o.direction, kDirections, kDirectionNames));
   if (sweep.directions.empty()) sweep.directions = {Direction::forward};

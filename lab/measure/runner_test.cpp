@@ -56,7 +56,7 @@ TEST(Contest, MeasuresEveryAlgorithm) {
 
 TEST(Contest, ProblemsBecomeTheStatusOfTheirRow) {
   RunnerOptions options = quick();
-  const std::vector<Algorithm> algorithms = {Algorithm::hopper, Algorithm::flash2};
+  const std::vector<Algorithm> algorithms = {Algorithm::flash3, Algorithm::flash2};
   auto rows = run_contest({small_point(), Direction::forward, Device::cpu(), algorithms}, options, always);
   ASSERT_TRUE(rows);
   EXPECT_EQ((*rows)[0].status, Status::unsupported);

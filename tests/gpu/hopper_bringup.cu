@@ -22,6 +22,8 @@
 #include "cuda/sm90/forward/table.h"
 
 namespace tessera::cuda::hopper {
+
+using namespace sm90::forward;
 namespace {
 
 using ptx::Half16;
@@ -559,13 +561,13 @@ void check_type() {
   check_product<128, 96, Type, false>();
   check_product<128, 128, Type, false>();
   check_product<256, 64, Type, false>();
-  static constexpr auto kInstances = instances<kConfigs<Type, true>>();
+  static constexpr auto kInstances = instances<kConfigs<Type, true>>(sm90::forward::kInstanceOf);
   for (const Instance& instance : kInstances) {
     for (const Shape& shape : kShapes) {
       for (const bool codes : {false, true}) check_forward(instance, shape, codes);
     }
   }
-  static constexpr auto kBackwardInstances = backward_instances<kBackwardConfigs<Type, true>>();
+  static constexpr auto kBackwardInstances = instances<kBackwardConfigs<Type, true>>(kInstanceOf);
   for (const BackwardInstance& instance : kBackwardInstances) {
     for (const Shape& shape : kBackwardShapes) check_backward(instance, shape);
   }

@@ -152,7 +152,7 @@ struct Backward {
         float derivative;
         const float score = terms.score(x[0][n][e], kKeys ? column : row, kKeys ? row : column, derivative);
         const bool hidden = C.featured && score == -kInfinity;  // by its bias
-        const float probability = hidden ? 0.0F : exp_relative(score, lse);
+        const float probability = hidden ? 0.0F : exp_difference(score, lse);
         const bool keep = (kept >> (4 * n + e) & 1) != 0;
         float gradient = C.score_gradient ? y[0][n][e] : 0.0F;
         x[0][n][e] = probability;

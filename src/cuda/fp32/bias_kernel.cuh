@@ -69,7 +69,7 @@ struct BiasGradient {
           const float score = terms.score(x[0][n][2 * h + c], row, column, derivative);
           if (score == -kInfinity) continue;  // hidden by its bias
           const float gradient = (kept >> bit & 1) != 0 ? y[0][n][2 * h + c] * keep_scale : 0.0F;
-          sums[0][n][2 * h + c] += exp_relative(score, row_lse) * (gradient - row_delta);
+          sums[0][n][2 * h + c] += exp_difference(score, row_lse) * (gradient - row_delta);
         }
       }
     }

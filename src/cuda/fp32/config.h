@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/problem.h"
 #include "core/task_order.h"
@@ -33,6 +34,7 @@ struct ForwardConfig {
   int blocks_per_multiprocessor;
   bool featured;  // bias, ALiBi, softcap, dropout and rows that begin on no 16-byte boundary
 
+  bool operator==(const ForwardConfig&) const = default;
   constexpr int block_q() const { return 16 * m_tiles * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
@@ -104,6 +106,7 @@ struct BackwardConfig {
   int blocks_per_multiprocessor;
   bool featured;
 
+  bool operator==(const BackwardConfig&) const = default;
   constexpr int rows() const { return 16 * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
@@ -153,6 +156,7 @@ struct FusedConfig {
   int parts;
 
   static constexpr int kBlock = 32;  // queries per step
+  bool operator==(const FusedConfig&) const = default;
   constexpr int rows() const { return 16 * groups; }
   constexpr int warps() const { return groups * parts; }
   constexpr int threads() const { return 32 * warps(); }
@@ -196,6 +200,7 @@ struct BiasGradientConfig {
   int warps;  // of 16 queries each
   int block_k;
 
+  bool operator==(const BiasGradientConfig&) const = default;
   constexpr int block_q() const { return 16 * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
@@ -228,20 +233,41 @@ TESSERA_HD constexpr std::int64_t delta_offset(const core::Problem& p, const cor
   return p.packed ? head * p.q_tokens + s.q_begin : (s.index * p.q_heads + head) * p.q_length;
 }
 
-// The kernels of one way to multiply; they are compiled in the folder of the GPUs that it is for.
+// A kernel and the config that it is compiled for.
+template <typename Config, typename Arguments>
+struct InstanceOf {
+  Config config;
+  void (*kernel)(Arguments);
+};
+using ForwardInstance = InstanceOf<ForwardConfig, ForwardArguments>;
+using BackwardInstance = InstanceOf<BackwardConfig, BackwardArguments>;
+using FusedInstance = InstanceOf<FusedConfig, BackwardArguments>;
+using BiasGradientInstance = InstanceOf<BiasGradientConfig, BiasGradientArguments>;
+
+// The kernel among `instances` that is compiled for `config`; null: none.
+template <typename Config, typename Arguments>
+auto kernel_for(std::span<const InstanceOf<Config, Arguments>> instances, const Config& config)
+    -> void (*)(Arguments) {
+  for (const auto& instance : instances) {
+    if (instance.config == config) return instance.kernel;
+  }
+  return nullptr;
+}
+
+// The instances of one way to multiply. Each is compiled for the GPUs that can run it: halves from 8.0 on, fma for 7.5.
 struct Kernels {
-  const void* (*forward)(int dim, Instance instance);
-  const void* (*backward)(Gradient gradient, int dim, bool featured);
-  const void* (*bias_gradient)(int dim);
+  std::span<const ForwardInstance> (*forward)();
+  std::span<const BackwardInstance> (*backward)();
+  std::span<const BiasGradientInstance> (*bias_gradient)();
 };
 
-const void* halves_forward(int dim, Instance instance);
-const void* halves_backward(Gradient gradient, int dim, bool featured);
-const void* halves_fused_backward(int dim);
-const void* halves_bias_gradient(int dim);
-const void* fma_forward(int dim, Instance instance);
-const void* fma_backward(Gradient gradient, int dim, bool featured);
-const void* fma_bias_gradient(int dim);
-const void* delta_kernel();
+std::span<const ForwardInstance> halves_forward();
+std::span<const BackwardInstance> halves_backward();
+std::span<const FusedInstance> halves_fused_backward();
+std::span<const BiasGradientInstance> halves_bias_gradient();
+std::span<const ForwardInstance> fma_forward();
+std::span<const BackwardInstance> fma_backward();
+std::span<const BiasGradientInstance> fma_bias_gradient();
+void (*delta_kernel())(DeltaArguments);
 
 }  // namespace tessera::cuda::fp32

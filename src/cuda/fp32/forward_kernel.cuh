@@ -56,7 +56,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], Ro
       for (int n = 0; n < NTiles; ++n) maximum = fmaxf(maximum, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
       maximum = maximum_of_row(maximum);
       const float reference = maximum == -kInfinity ? 0.0F : maximum;  // a row that has seen nothing yet
-      rescale[m][h] = exp_relative(rows.maximum[m][h], reference);
+      rescale[m][h] = exp_difference(rows.maximum[m][h], reference);
       rows.maximum[m][h] = maximum;
       float sum = 0;
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], Ro
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = s[m][n][2 * h + c];
-          x = exp_relative(x, reference);
+          x = exp_difference(x, reference);
           sum += x;
         }
       }

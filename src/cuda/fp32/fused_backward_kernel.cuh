@@ -120,7 +120,7 @@ struct FusedBackward : FusedExchange<C> {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float reference = usable_lse(e % 2 == 0 ? column_lse.x : column_lse.y);
-        x[0][n][e] = exp_relative(x[0][n][e] * arguments.constants.scale, reference);
+        x[0][n][e] = exp_difference(x[0][n][e] * arguments.constants.scale, reference);
         y[0][n][e] = x[0][n][e] * (y[0][n][e] - (e % 2 == 0 ? column_delta.x : column_delta.y));
       }
     }

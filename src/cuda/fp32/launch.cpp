@@ -126,8 +126,8 @@ void run_bias_gradient(Multiply multiply, const core::Problem& p, const float* d
   const std::int64_t tiles = p.bias_batch * p.bias_heads * q_tiles * ceil_div(p.k_length, c.block_k);
   if (tiles == 0) return;
   fp32::BiasGradientArguments a{p, fp32::Constants::of(p, all_aligned(p)), delta};
-  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias", tiles, c.threads(),
-         c.shared_memory(), stream, &a);
+  launch(fp32::kernel_for(kernels_of(multiply).bias_gradient(), c), "flash2 fp32 gradient of the bias", tiles,
+         c.threads(), c.shared_memory(), stream, a);
 }
 
 }  // namespace
@@ -226,8 +226,8 @@ void Flash2Fp32<M>::forward(const core::Problem& p, const registry::Configuratio
                            order_of(p, device, c.block_q(), false)};
   if (a.order.count() == 0) return;
   const DeviceScope scope(p.device.index);
-  launch(kernels_of(M).forward(c.dim, instance), "flash2 fp32 forward", a.order.count(), c.threads(),
-         c.shared_memory(), resources.stream, &a);
+  launch(fp32::kernel_for(kernels_of(M).forward(), c), "flash2 fp32 forward", a.order.count(), c.threads(),
+         c.shared_memory(), resources.stream, a);
 }
 
 template <Multiply M>
@@ -286,14 +286,14 @@ void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configurati
   if (const std::int64_t rows = delta_rows(p); rows > 0) {
     fp32::DeltaArguments a{p, delta, at_once};
     launch(fp32::delta_kernel(), "flash2 fp32 delta", ceil_div(rows, fp32::kDeltaThreads / 32),
-           fp32::kDeltaThreads, 0, stream, &a);
+           fp32::kDeltaThreads, 0, stream, a);
   }
   if (at_once) {
     const FusedConfig c = fp32::fused_config(dim_of(p));
     fp32::BackwardArguments a{p, fp32::Constants::of(p, true), order_of(p, device, c.rows(), true), delta};
     if (a.order.count() == 0) return;
-    launch(fp32::halves_fused_backward(c.dim), "flash2 fp32 fused backward", a.order.count(), c.threads(),
-           c.shared_memory(), stream, &a);
+    launch(fp32::kernel_for(fp32::halves_fused_backward(), c), "flash2 fp32 fused backward", a.order.count(),
+           c.threads(), c.shared_memory(), stream, a);
     return;
   }
   for_each_gradient(p, featured, [&](Gradient gradient) {
@@ -301,8 +301,8 @@ void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configurati
     fp32::BackwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
                               order_of(p, device, c.rows(), gradient != Gradient::queries), delta};
     if (a.order.count() == 0) return;
-    launch(kernels_of(M).backward(gradient, c.dim, featured), "flash2 fp32 backward", a.order.count(),
-           c.threads(), c.shared_memory(), stream, &a);
+    launch(fp32::kernel_for(kernels_of(M).backward(), c), "flash2 fp32 backward", a.order.count(),
+           c.threads(), c.shared_memory(), stream, a);
   });
   if (p.has_grad_bias) run_bias_gradient(M, p, delta, resources.stream);
 }

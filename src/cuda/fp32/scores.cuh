@@ -5,6 +5,7 @@
 
 #include "core/philox.h"
 #include "core/problem.h"
+#include "cuda/common/exp.cuh"
 #include "cuda/common/ptx/math.cuh"
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile32.cuh"
@@ -12,13 +13,7 @@
 
 namespace tessera::cuda::fp32 {
 
-inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kInfinity = __builtin_inff();
-
-// exp(x - reference). The difference is taken before it is scaled: its error then is relative to the difference, not to x.
-__device__ __forceinline__ float exp_relative(float x, float reference) {
-  return ptx::exp2((x - reference) * kLog2E);
-}
 
 // Which columns a row sees within one step: those of its band that lie in [first, last).
 struct Visible {
@@ -185,8 +180,7 @@ __device__ __forceinline__ int kv_head_of(const core::Problem& p, int head) {
 
 // 1 / x within a rounding of it, without the call that a division makes for denormal numbers.
 __device__ __forceinline__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  const float y = ptx::approximate_reciprocal(x);
   return fmaf(y, fmaf(-x, y, 1.0F), y);
 }
 

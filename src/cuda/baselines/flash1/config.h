@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/problem.h"
 
@@ -47,7 +48,8 @@ struct Instances {
   Instance bias;  // the gradient of the bias
 };
 
-template <Engine E, int HeadDim>
-const Instances& instances();
+// The instances of an engine for head_dim up to 64, 128 and 256, in this order.
+template <Engine E>
+std::span<const Instances> engine_instances();
 
 }  // namespace tessera::cuda::flash1

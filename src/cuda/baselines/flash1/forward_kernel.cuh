@@ -163,72 +163,107 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
   }
 }
 
-template <typename Config>
-__global__ void __launch_bounds__(Config::value.threads(), 1)
-    flash1_forward_kernel(const __grid_constant__ Arguments a) {
-  constexpr ForwardConfig C = Config::value;
-  constexpr Engine E = C.engine;
-  constexpr Variant V = C.variant;
-  constexpr int D = C.head_dim, kBlockQ = C.block_q(), kStep = C.step_k, N = kStep / 8;
+// The loops of one query head of one sequence: what a thread block does.
+template <ForwardConfig C>
+class Forward {
+  static constexpr Engine E = C.engine;
+  static constexpr Variant V = C.variant;
+  static constexpr int D = C.head_dim, kBlockQ = C.block_q(), kStep = C.step_k, N = kStep / 8;
   using Shared = ForwardShared<C>;
   using Rows = typename Shared::Rows;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  using Walk = core::QueryWalk;
 
-  const core::Problem& p = a.problem;
-  const int sequence = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.q_heads));
-  const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.q_heads));
-  // Asked for again wherever it is needed: it would cost the main loop twenty registers.
-  auto sequence_of = [&] { return core::sequence(p, sequence); };
-  const int q_length = static_cast<int>(sequence_of().q_length), lane = lane_index(), warp = warp_index();
-  const int group = warp % C.groups(), kv_head = static_cast<int>(p.kv_head(head));
-  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * p.q_length;
-  Options& options = *reinterpret_cast<Options*>(shared + Shared::kOptions);
-  if (threadIdx.x == 0) options = options_of<E, V>(p, sequence_of(), head);  // read after the first barrier
-  unsigned char* const keys = shared + Shared::kKeys;
-  unsigned char* const values = keys + a.block_k * Rows::kRowBytes;
-  unsigned char* const scores = shared + Shared::kScores + warp * Shared::Scores::bytes(16);
+ public:
+  __device__ __forceinline__ Forward(const Arguments& arguments, unsigned char* memory)
+      : a(arguments),
+        p(arguments.problem),
+        shared(memory),
+        options(*reinterpret_cast<Options*>(memory + Shared::kOptions)),
+        sequence(static_cast<int>(blockIdx.x / static_cast<unsigned>(p.q_heads))),
+        head(static_cast<int>(blockIdx.x % static_cast<unsigned>(p.q_heads))),
+        q_length(static_cast<int>(sequence_of().q_length)) {}
 
-  auto load_queries = [&](int begin, int stage) {
+  __device__ __forceinline__ void run() {
+    if (threadIdx.x == 0) options = options_of<E, V>(p, sequence_of(), head);  // read after the first barrier
+    clear();
+    const core::Tiling blocks{sequence_of().k_length, a.block_k, p.blocks ? p.blocks.block_k : 0};
+    for (std::int64_t b = 0; b < blocks.count(); ++b) walk_queries(blocks[b]);
+    finalize();
+  }
+
+ private:
+  // Derived again wherever it is needed: kept, it would cost the main loop twenty registers.
+  __device__ __forceinline__ core::Sequence sequence_of() const { return core::sequence(p, sequence); }
+
+  __device__ __forceinline__ int group() const { return warp_index() % C.groups(); }
+
+  // The first row of this head in the statistics and sums.
+  __device__ __forceinline__ std::int64_t first_row() const {
+    return static_cast<std::int64_t>(blockIdx.x) * p.q_length;
+  }
+
+  // The two rows of this thread in the tile that begins at `begin`: h is 0 or 1.
+  __device__ __forceinline__ int own_row(int begin, int h) const {
+    return begin + group() * 16 + lane_index() / 4 + 8 * h;
+  }
+
+  __device__ __forceinline__ unsigned char* keys() const { return shared + Shared::kKeys; }
+  __device__ __forceinline__ unsigned char* values() const { return keys() + a.block_k * Rows::kRowBytes; }
+  __device__ __forceinline__ const unsigned char* queries(int stage) const {
+    return shared + Shared::kQ + stage * Rows::bytes(kBlockQ);
+  }
+  // Where P of this warp's 16 rows passes through.
+  __device__ __forceinline__ unsigned char* scores() const {
+    return shared + Shared::kScores + warp_index() * Shared::Scores::bytes(16);
+  }
+
+  // O = 0, m = -inf, l = 0, for all rows.
+  __device__ __forceinline__ void clear() const {
+    for (int begin = 0; begin < q_length; begin += kBlockQ) {
+      RowState<C> state{};
+      state.maximum[0] = state.maximum[1] = core::kMinusInfinity<float>;
+      const std::int64_t row[2] = {first_row() + own_row(begin, 0), first_row() + own_row(begin, 1)};
+      const bool live[2] = {own_row(begin, 0) < q_length, own_row(begin, 1) < q_length};
+      state.store(a, row, live);
+    }
+  }
+
+  __device__ __forceinline__ void load_queries(int begin, int stage) const {
     const core::Sequence s = sequence_of();
     load_tile<E, V, D, kBlockQ, C.threads()>(shared + Shared::kQ + stage * Rows::bytes(kBlockQ),
                                              rows_of<E>(p.q, s.tensor_batch, head, s.q_begin, p.qk_dim),
                                              begin, q_length);
-  };
-  // The two rows of this thread in the tile that begins at `begin`.
-  auto own_row = [&](int begin, int h) { return begin + group * 16 + lane / 4 + 8 * h; };
-
-  for (int begin = 0; begin < q_length; begin += kBlockQ) {  // O = 0, m = -inf, l = 0
-    RowState<C> state{};
-    state.maximum[0] = state.maximum[1] = core::kMinusInfinity<float>;
-    const std::int64_t row[2] = {first_row + own_row(begin, 0), first_row + own_row(begin, 1)};
-    const bool live[2] = {own_row(begin, 0) < q_length, own_row(begin, 1) < q_length};
-    state.store(a, row, live);
   }
 
-  const core::Tiling blocks{sequence_of().k_length, a.block_k, p.blocks ? p.blocks.block_k : 0};
-  for (std::int64_t b = 0; b < blocks.count(); ++b) {
-    const core::Sequence s = sequence_of();
-    const core::Tile block = blocks[b];
-    Step step{.key_begin = static_cast<int>(block.begin),
-              .key_end = static_cast<int>(block.end),
-              .band = core::diagonals(s.band)};
-    core::QueryWalk walk = core::query_walk(p, s, head, step.key_begin, step.key_end, kBlockQ);
-    if (walk.done()) continue;
-
-    __syncthreads();  // the block before is done with
+  // K and V of a block, a step at a time.
+  __device__ __forceinline__ void load_keys(const Step& step, const core::Sequence& s) const {
+    const int kv_head = static_cast<int>(p.kv_head(head));
     for (int key = 0; key < step.key_end - step.key_begin; key += kStep) {
-      load_tile<E, V, D, kStep, C.threads()>(keys + Rows::bytes(key),
+      load_tile<E, V, D, kStep, C.threads()>(keys() + Rows::bytes(key),
                                              rows_of<E>(p.k, s.tensor_batch, kv_head, s.k_begin, p.qk_dim),
                                              step.key_begin + key, step.key_end);
-      load_tile<E, V, D, kStep, C.threads()>(values + Rows::bytes(key),
+      load_tile<E, V, D, kStep, C.threads()>(values() + Rows::bytes(key),
                                              rows_of<E>(p.v, s.tensor_batch, kv_head, s.k_begin, p.v_dim),
                                              step.key_begin + key, step.key_end);
     }
+  }
+
+  // The outer loop's body: a block of keys, and all tiles of queries that see it.
+  __device__ __forceinline__ void walk_queries(const core::Tile& block) const {
+    const core::Sequence s = sequence_of();
+    Step step{.key_begin = static_cast<int>(block.begin),
+              .key_end = static_cast<int>(block.end),
+              .band = core::diagonals(s.band)};
+    Walk walk = core::query_walk(p, s, head, step.key_begin, step.key_end, kBlockQ);
+    if (walk.done()) return;
+
+    __syncthreads();  // nobody reads the block before any more
+    load_keys(step, s);
     load_queries(walk.begin(), 0);
     finish_copies<E>();
     __syncthreads();
     const bool non_finite =
-        __syncthreads_or(finds_non_finite<E, D, C.threads()>(values, step.key_end - step.key_begin)) != 0;
+        __syncthreads_or(finds_non_finite<E, D, C.threads()>(values(), step.key_end - step.key_begin)) != 0;
 
     for (int stage = 0; !walk.done(); stage = (stage + 1) % C.stages) {
       step.begin = walk.begin(), step.first = walk.first(), step.last = walk.last();
@@ -236,52 +271,8 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
       if constexpr (C.stages == 2) {
         if (!walk.done()) load_queries(walk.begin(), 1 - stage);
       }
-      const unsigned char* q = shared + Shared::kQ + stage * Rows::bytes(kBlockQ);
-      const int warp_row = step.begin + group * 16;
-      if (step.any(warp_row, 16, step.key_begin, step.key_end - step.key_begin)) {
-        const std::int64_t row[2] = {first_row + own_row(step.begin, 0), first_row + own_row(step.begin, 1)};
-        const bool hides = V == Variant::featured && options.bias != nullptr;  // a bias of -inf does
-        const Seen seen[2] = {step.seen(own_row(step.begin, 0)), step.seen(own_row(step.begin, 1))};
-        const bool live[2] = {seen[0].begin < seen[0].end, seen[1].begin < seen[1].end};
-        RowState<C> state;
-        state.load(a, row, live);
-#pragma unroll 1
-        for (int key = step.key_begin; key < step.key_end; key += kStep) {
-          if (!step.any(warp_row, 16, key, kStep)) continue;
-          const bool masked = !step.all(warp_row, 16, key, kStep);
-          float x[N][4] = {};
-          multiply_rows<E, D>(x, q, group * 16, keys, key - step.key_begin);  // issue_qk
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const int j = key + 8 * n + lane % 4 * 2 + e % 2;
-              const bool visible = !masked || seen[e / 2](j);
-              float unused;
-              const float score =
-                  finish_score<E, V>(options, x[n][e], own_row(step.begin, e / 2), j, visible, unused);
-              x[n][e] = visible ? score : core::kMinusInfinity<float>;
-            }
-          }
-          online_softmax<C>(x, state);
-          if constexpr (V == Variant::featured) {
-            if (options.dropout) {
-#pragma unroll
-              for (int h = 0; h < 2; ++h) {
-                const std::uint32_t kept = kept_bits<N>(options, own_row(step.begin, h), key, lane % 4);
-#pragma unroll
-                for (int e = 0; e < 2 * N; ++e) {
-                  float& value = x[e / 2][2 * h + e % 2];
-                  value = kept >> e & 1 ? value * options.keep_scale : 0;
-                }
-              }
-            }
-          }
-          issue_pv<C>(state.o, x, scores, values + Rows::bytes(key - step.key_begin),
-                      (masked || hides) && non_finite);
-        }
-        state.store(a, row, live);
-      }
+      if (step.any(step.begin + group() * 16, 16, step.key_begin, step.key_end - step.key_begin))
+        update_rows(step, queries(stage), non_finite);
       if constexpr (C.stages == 1) {
         __syncthreads();
         if (!walk.done()) load_queries(walk.begin(), 0);
@@ -291,27 +282,99 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
     }
   }
 
-  // finalize: out and the LSE.
-  const core::Sequence s = sequence_of();
-  for (int begin = 0; begin < q_length; begin += kBlockQ) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int i = own_row(begin, h);
-      if (i >= q_length) continue;
-      auto* out = p.out.row<Element<E>>(s.tensor_batch, head, s.q_begin + i);
-      for (int n = 0; n < RowState<C>::N; ++n) {
-        const float2 x = *RowState<C>::place(a, first_row + i, n);
-        const int column = warp / C.groups() * C.columns() + 8 * n + lane % 4 * 2;
-        if (column < p.v_dim) out[column] = to_element<E>(x.x);
-        if (column + 1 < p.v_dim) out[column + 1] = to_element<E>(x.y);
+  // O, m and l of this warp's 16 rows of a tile, beside a block of keys.
+  __device__ __forceinline__ void update_rows(const Step& step, const unsigned char* q,
+                                              bool non_finite) const {
+    const int warp_row = step.begin + group() * 16;
+    const std::int64_t row[2] = {first_row() + own_row(step.begin, 0), first_row() + own_row(step.begin, 1)};
+    const bool hides = V == Variant::featured && options.bias != nullptr;  // a bias of -inf does
+    const Seen seen[2] = {step.seen(own_row(step.begin, 0)), step.seen(own_row(step.begin, 1))};
+    const bool live[2] = {seen[0].begin < seen[0].end, seen[1].begin < seen[1].end};
+    RowState<C> state;
+    state.load(a, row, live);
+#pragma unroll 1
+    for (int key = step.key_begin; key < step.key_end; key += kStep) {
+      if (!step.any(warp_row, 16, key, kStep)) continue;
+      const bool masked = !step.all(warp_row, 16, key, kStep);
+      float x[N][4] = {};
+      multiply_rows<E, D>(x, q, group() * 16, keys(), key - step.key_begin);  // issue_qk
+      apply_mask(x, step, seen, key, masked);
+      online_softmax<C>(x, state);
+      if constexpr (V == Variant::featured) {
+        if (options.dropout) apply_dropout(x, step.begin, key);
       }
-      if (p.has_lse && warp < C.groups() && lane % 4 == 0) {
-        const float sum = a.normalisers[first_row + i];
-        *p.lse.row<float>(s.tensor_batch, head, s.q_begin + i) =
-            sum == 0 ? core::kMinusInfinity<float> : a.maxima[first_row + i] + logf(sum);
+      issue_pv<C>(state.o, x, scores(), values() + Rows::bytes(key - step.key_begin),
+                  (masked || hides) && non_finite);
+    }
+    state.store(a, row, live);
+  }
+
+  // Products become scores; those of masked pairs -inf.
+  __device__ __forceinline__ void apply_mask(float (&x)[N][4], const Step& step, const Seen (&seen)[2],
+                                             int key, bool masked) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int j = key + 8 * n + lane_index() % 4 * 2 + e % 2;
+        const bool visible = !masked || seen[e / 2](j);
+        float unused;
+        const float score =
+            finish_score<E, V>(options, x[n][e], own_row(step.begin, e / 2), j, visible, unused);
+        x[n][e] = visible ? score : core::kMinusInfinity<float>;
       }
     }
   }
+
+  __device__ __forceinline__ void apply_dropout(float (&x)[N][4], int begin, int key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const std::uint32_t kept = kept_bits<N>(options, own_row(begin, h), key, lane_index() % 4);
+#pragma unroll
+      for (int e = 0; e < 2 * N; ++e) {
+        float& value = x[e / 2][2 * h + e % 2];
+        value = kept >> e & 1 ? value * options.keep_scale : 0;
+      }
+    }
+  }
+
+  // Out and the LSE from O, m and l.
+  __device__ __forceinline__ void finalize() const {
+    const core::Sequence s = sequence_of();
+    const int lane = lane_index(), split = warp_index() / C.groups();
+    for (int begin = 0; begin < q_length; begin += kBlockQ) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int i = own_row(begin, h);
+        if (i >= q_length) continue;
+        auto* out = p.out.row<Element<E>>(s.tensor_batch, head, s.q_begin + i);
+        for (int n = 0; n < RowState<C>::N; ++n) {
+          const float2 x = *RowState<C>::place(a, first_row() + i, n);
+          const int column = split * C.columns() + 8 * n + lane % 4 * 2;
+          if (column < p.v_dim) out[column] = to_element<E>(x.x);
+          if (column + 1 < p.v_dim) out[column + 1] = to_element<E>(x.y);
+        }
+        if (p.has_lse && warp_index() < C.groups() && lane % 4 == 0) {
+          const float sum = a.normalisers[first_row() + i];
+          *p.lse.row<float>(s.tensor_batch, head, s.q_begin + i) =
+              sum == 0 ? core::kMinusInfinity<float> : a.maxima[first_row() + i] + logf(sum);
+        }
+      }
+    }
+  }
+
+  const Arguments& a;
+  const core::Problem& p;
+  unsigned char* const shared;
+  Options& options;
+  const int sequence, head, q_length;
+};
+
+template <typename Used>
+__global__ void __launch_bounds__(Used::value.threads(), 1)
+    flash1_forward_kernel(const __grid_constant__ Arguments arguments) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  Forward<Used::value>(arguments, shared).run();
 }
 
 template <ForwardConfig C>

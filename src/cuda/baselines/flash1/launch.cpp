@@ -7,8 +7,8 @@
 
 #include "core/base/text.h"
 #include "core/visibility.h"
+#include "cuda/baselines/delta.h"
 #include "cuda/baselines/flash1/config.h"
-#include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
 #include "cuda/common/step_cursor.h"
 
@@ -25,8 +25,7 @@ constexpr int kMostKeys = 512;  // of a block: beyond, the traffic of O no longe
 
 template <Engine E>
 const Instances& instances_for(std::int64_t head_dim) {
-  if (head_dim <= 64) return flash1::instances<E, 64>();
-  return head_dim <= 128 ? flash1::instances<E, 128>() : flash1::instances<E, 256>();
+  return flash1::engine_instances<E>()[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
 }
 
 int capability_of(const DeviceLimits& limits, Path path) {
@@ -99,7 +98,7 @@ flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance
 
 bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, core::Reason reason) {
   if (!limits.failure.empty()) return reason.give(limits.failure);
-  if (p.direction == Direction::backward) {  // delta is cuda.standard's
+  if (p.direction == Direction::backward) {  // delta has a kernel for all GPUs
     const DeviceLimits& any = device_limits(p.device.index, Code::any);
     if (!any.failure.empty()) return reason.give(any.failure);
   }
@@ -160,7 +159,7 @@ void run(const core::Problem& p, const registry::Configuration& configuration,
   flash1::Arguments a = arguments(arena, p, instance);
   a.block_k = static_cast<int>(configuration.block_k);
   const bool forward = p.direction == Direction::forward;
-  if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
+  if (!forward) row_delta(p, a.delta, resources.stream);
   if (p.has_grad_bias) {
     const Instance& bias = instances_of(p, device_of(p, path), path).bias;
     const core::Tiling blocks{p.k_length, bias.block_q, p.blocks ? p.blocks.block_k : 0};

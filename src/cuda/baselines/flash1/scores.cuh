@@ -7,17 +7,10 @@
 #include "core/philox.h"
 #include "core/problem.h"
 #include "cuda/baselines/flash1/products.cuh"
+#include "cuda/common/exp.cuh"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::flash1 {
-
-inline constexpr float kLog2E = 1.44269504088896340736F;
-
-// 2^((x - reference) log2 e). The difference comes first: it is exactly 0 at the maximum, so that a row which sees one key
-// returns its value bit for bit.
-__device__ __forceinline__ float exp_difference(float x, float reference) {
-  return ptx::exp2((x - reference) * kLog2E);
-}
 
 // The options of one query head of one sequence.
 struct Options {

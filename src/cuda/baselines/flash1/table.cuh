@@ -1,9 +1,11 @@
-// The instances of cuda.flash1: which tiles an engine has at a head_dim. A translation unit takes the engine and the
-// head_dims it compiles: `template const Instances& instances<Engine::sm80_bf16, 64>();`
+// Which kernels of cuda.flash1 are compiled: the tiles of an engine at a head_dim. Each .cu file compiles those of one engine.
 #pragma once
+
+#include <array>
 
 #include "cuda/baselines/flash1/bias_kernel.cuh"
 #include "cuda/baselines/flash1/forward_kernel.cuh"
+#include "cuda/common/instances.h"
 
 namespace tessera::cuda::flash1 {
 
@@ -55,13 +57,15 @@ constexpr Instance bias_of() {
   else return bias_instance<backward_config<E, D, Variant::featured>(1)>();
 }
 
-template <Engine E, int D>
-const Instances& instances() {
-  static constexpr Instances kInstances{
-      .forward = {forward_of<E, D, Variant::plain>(), forward_of<E, D, Variant::featured>()},
-      .backward = {backward_of<E, D, Variant::plain>(), backward_of<E, D, Variant::featured>()},
-      .bias = bias_of<E, D>()};
-  return kInstances;
-}
+inline constexpr std::array kHeadDims = {64, 128, 256};
+
+// The instances of a head_dim, for instances().
+template <Engine E>
+inline constexpr auto kInstancesOf = []<typename D>(D) {
+  return Instances{
+      .forward = {forward_of<E, D::value, Variant::plain>(), forward_of<E, D::value, Variant::featured>()},
+      .backward = {backward_of<E, D::value, Variant::plain>(), backward_of<E, D::value, Variant::featured>()},
+      .bias = bias_of<E, D::value>()};
+};
 
 }  // namespace tessera::cuda::flash1

@@ -1,5 +1,5 @@
 // cuda.standard's passes over its matrices, element by element: 128 threads, a row or, where rows are short, four.
-#include "cuda/baselines/standard/rows_launch.cuh"
+#include "cuda/baselines/standard/row.cuh"
 
 namespace tessera::cuda::standard {
 namespace {

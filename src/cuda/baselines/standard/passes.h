@@ -45,8 +45,6 @@ void fused_gradients(const core::Problem& p, const Matrices& m, void* stream);
 
 // ---- rows of the tensors ------------------------------------------------------------------------------------
 
-// delta = <dO, O> - d(LSE)
-void row_delta(const core::Problem& p, const Matrices& m, void* stream);
 // d(bias): every element sums what was broadcast from it, in a fixed order.
 void bias_gradient(const core::Problem& p, const Matrices& m, void* stream);
 

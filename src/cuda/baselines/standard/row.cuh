@@ -13,7 +13,8 @@
 #include "core/online_softmax.h"
 #include "core/problem.h"
 #include "cuda/baselines/standard/passes.h"
-#include "cuda/common/ptx/math.cuh"
+#include "cuda/common/host/device.h"
+#include "cuda/common/exp.cuh"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::standard {
@@ -41,11 +42,6 @@ __device__ __forceinline__ void store_pair(Half* to, float2 x) {
 }
 __device__ __forceinline__ void store_pair(BFloat16* to, float2 x) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __float22bfloat162_rn(x);
-}
-
-// exp(x - reference), by the hardware's 2^x: its error is that of rounding the exponent.
-__device__ __forceinline__ float exp_difference(float x, float reference) {
-  return ptx::exp2((x - reference) * 1.44269504088896340736F);
 }
 
 inline constexpr int kOctet = 8;
@@ -256,6 +252,30 @@ __device__ __forceinline__ float reduce(float x, Combine&& combine) {
     for (int w = 1; w < kWarps; ++w) x = combine(x, parts[w]);
   }
   return x;
+}
+
+// ---- how the passes are launched ----
+
+struct PassArguments {
+  core::Problem p;
+  Matrices m;
+  int rows;
+  Step step;     // edit_scores
+  void* matrix;  // dropout
+};
+
+inline PassArguments pass_arguments(const core::Problem& p, const Matrices& m) {
+  return {p, m, static_cast<int>(p.batch * p.q_heads * p.q_length), Step::scale, nullptr};
+}
+
+// Calls f.template operator()<T>() with the GPU's type for the tensors.
+template <typename F>
+void with_device_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp16: return f.template operator()<Half>();
+    case DType::bf16: return f.template operator()<BFloat16>();
+    default: return f.template operator()<float>();
+  }
 }
 
 }  // namespace tessera::cuda::standard

@@ -1,6 +1,6 @@
 // cuda.standard's work on the rows of the tensors, all of it O(N d) beside the O(N^2) of the matrices (but for the
 // gradient of a bias): a thread block takes 64 rows of a head, a warp one row at a time.
-#include "cuda/baselines/standard/rows_launch.cuh"
+#include "cuda/baselines/standard/row.cuh"
 
 namespace tessera::cuda::standard {
 namespace {
@@ -34,31 +34,6 @@ struct RowBlock {
 
 std::int64_t blocks_for(std::int64_t heads, std::int64_t length) {
   return heads * ((length + kRows - 1) / kRows);
-}
-
-__device__ __forceinline__ float sum_of_warp(float x) {
-  return reduce<kWarp>(x, [](float a, float b) { return a + b; });
-}
-
-// ---- delta ----------------------------------------------------------------------------------------------------
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) delta_kernel(const __grid_constant__ PassArguments a) {
-  const core::Problem& p = a.p;
-  const RowBlock block(p.q_length);
-  const int head = block.head % static_cast<int>(p.q_heads);
-  const core::Sequence s = core::sequence(p, block.head / static_cast<int>(p.q_heads));
-  block.for_each([&](int i) {
-    float sum = 0;
-    if (i < s.q_length) {
-      const T* out = p.out.row<const T>(s.tensor_batch, head, s.q_begin + i);
-      const T* grad_out = p.grad_out.row<const T>(s.tensor_batch, head, s.q_begin + i);
-      for (int c = lane(); c < p.v_dim; c += kWarp) sum += load(out + c) * load(grad_out + c);
-      sum = sum_of_warp(sum);
-      if (p.has_grad_lse) sum -= *p.grad_lse.row<const float>(s.tensor_batch, head, s.q_begin + i);
-    }
-    if (lane() == 0) a.m.delta[block.head * p.q_length + i] = sum;
-  });
 }
 
 // ---- the gradient of the bias -----------------------------------------------------------------------------------
@@ -260,14 +235,6 @@ __global__ void __launch_bounds__(kThreads) repair_key_rows(const __grid_constan
 }
 
 }  // namespace
-
-void row_delta(const core::Problem& p, const Matrices& m, void* stream) {
-  const PassArguments a = pass_arguments(p, m);
-  with_device_type(p.dtype, [&]<typename T>() {
-    launch(delta_kernel<T>, "cuda.standard: delta", blocks_for(p.batch * p.q_heads, p.q_length), kThreads, 0,
-           stream, a);
-  });
-}
 
 void bias_gradient(const core::Problem& p, const Matrices& m, void* stream) {
   const std::int64_t blocks = (p.k_length + kWarp - 1) / kWarp * p.bias_batch * p.bias_heads * p.bias_rows;

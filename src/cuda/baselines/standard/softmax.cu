@@ -1,6 +1,6 @@
 // cuda.standard's softmax: a row is read once from memory, as long as it fits the registers of its threads, and written
 // once, in the type of the tensors. Fused, it takes the scores as Q K^T left them and drops out what it writes.
-#include "cuda/baselines/standard/rows_launch.cuh"
+#include "cuda/baselines/standard/row.cuh"
 
 namespace tessera::cuda::standard {
 

@@ -184,4 +184,7 @@ __device__ __forceinline__ void store_shared_if(bool condition, std::uint32_t to
       : "memory");
 }
 
+// Ends the whole grid with an error. PTX ISA: trap.
+__device__ __forceinline__ void trap() { asm volatile("trap;"); }
+
 }  // namespace tessera::cuda::ptx

@@ -89,4 +89,11 @@ __device__ __forceinline__ float2 unpack(std::uint32_t pair) {
   else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
+// 1 / x, at most 1 ULP off; 0 where x is above 2^126, infinity where it is subnormal. PTX ISA: rcp.approx.ftz.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace tessera::cuda::ptx

@@ -9,13 +9,12 @@
 #include "cuda/common/ptx/types.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-inline constexpr int kForwardStaticBytes =
-    1536;  // shared memory that a kernel takes beside its tiles, rounded up
-inline constexpr int kMostForwardWarps = 8;
+inline constexpr int kStaticBytes = 1536;  // shared memory that a kernel takes beside its tiles, rounded up
+inline constexpr int kMostWarps = 8;
 
-struct ForwardConfig {
+struct Config {
   int head_dim = 64;  // 64, 128 or 256: the larger of d_qk and d_v fits
   int m_tiles = 2;    // 16-row tiles per warp
   int warps = 4;
@@ -46,7 +45,7 @@ struct ForwardConfig {
   constexpr int bias_bytes() const { return stages * block_q() * block_k * 2; }
 };
 
-struct ForwardArguments {
+struct Arguments {
   core::Problem p;
   core::GridOrder order;
   core::DiagonalRule diagonals;
@@ -61,12 +60,12 @@ struct ForwardArguments {
   bool speculate;
 };
 
-using ForwardKernel = void (*)(ForwardArguments);
+using Kernel = void (*)(Arguments);
 
 // An instance: how it is cut, and the function to launch.
-struct ForwardInstance {
-  ForwardConfig config;
-  ForwardKernel kernel;
+struct Instance {
+  Config config;
+  Kernel kernel;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

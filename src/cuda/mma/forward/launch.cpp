@@ -34,15 +34,16 @@ bool bias_can_be_staged(const core::Problem& p) {
 }
 
 // With the bias when it fits.
-int shared_memory(const ForwardConfig& c, const core::Problem& p, const DeviceLimits& device) {
+int shared_memory(const mma::forward::Config& c, const core::Problem& p, const DeviceLimits& device) {
   const int with_bias = c.tile_bytes() + c.bias_bytes();
-  return bias_can_be_staged(p) && with_bias + kForwardStaticBytes <= device.shared_memory ? with_bias
-                                                                                          : c.tile_bytes();
+  return bias_can_be_staged(p) && with_bias + mma::forward::kStaticBytes <= device.shared_memory
+             ? with_bias
+             : c.tile_bytes();
 }
 
 // The instances for one kind of GPU, and the code that they are in.
 struct Path {
-  std::span<const ForwardInstance> instances;
+  std::span<const mma::forward::Instance> instances;
   int capability;
   Code code;
 
@@ -84,12 +85,12 @@ core::TileOrder order_of(const core::Problem& p) {
   return order == core::TileOrder::plain ? core::TileOrder::descending : order;
 }
 
-const ForwardInstance* choose(const Path& path, const core::Problem& p) {
+const mma::forward::Instance* choose(const Path& path, const core::Problem& p) {
   return choose_forward(path.instances, path.device(p), p);
 }
 
 registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
-  const ForwardInstance* instance = choose(path, p);
+  const mma::forward::Instance* instance = choose(path, p);
   if (instance == nullptr) return {};
   const int bytes = shared_memory(instance->config, p, path.device(p));
   return {.block_q = instance->config.block_q(),
@@ -99,9 +100,9 @@ registry::Configuration configuration_of(const Path& path, const core::Problem& 
 }
 
 std::string details_of(const Path& path, const core::Problem& p) {
-  const ForwardInstance* instance = choose(path, p);
+  const mma::forward::Instance* instance = choose(path, p);
   if (instance == nullptr) return {};
-  const ForwardConfig& c = instance->config;
+  const mma::forward::Config& c = instance->config;
   constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
                                        "with features and dropout"};
   return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
@@ -113,11 +114,11 @@ std::string details_of(const Path& path, const core::Problem& p) {
 }
 
 void run(const Path& path, const core::Problem& p, void* stream) {
-  const ForwardInstance* instance = choose(path, p);
+  const mma::forward::Instance* instance = choose(path, p);
   const DeviceLimits& device = path.device(p);
-  const ForwardConfig& c = instance->config;
+  const mma::forward::Config& c = instance->config;
   const core::Tiling tiling{p.q_length, c.block_q(), p.blocks.block_q};
-  ForwardArguments a{
+  mma::forward::Arguments a{
       .p = p,
       .order = core::GridOrder({.sequences = p.batch,
                                 .heads = p.q_heads,
@@ -154,7 +155,7 @@ bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
                        ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
   }
   if (!device.failure.empty()) return reason.give(device.failure);
-  const ForwardInstance* instance = choose_forward(path.instances, device, p, reason);
+  const mma::forward::Instance* instance = choose_forward(path.instances, device, p, reason);
   return instance == nullptr || size_limits(p, instance->config.block_q(), reason);
 }
 
@@ -171,15 +172,17 @@ Variant forward_variant(const core::Problem& p) {
   return plain && whole_steps && all_aligned ? Variant::plain : Variant::featured;
 }
 
-const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, core::Reason reason) {
+const mma::forward::Instance* choose_forward(std::span<const mma::forward::Instance> instances,
+                                             const DeviceLimits& device, const core::Problem& p,
+                                             core::Reason reason) {
   const Variant variant = forward_variant(p);
   for (const bool side_by_side : {true, false}) {  // as many per multiprocessor as the instance is meant for
-    for (const ForwardInstance& instance : instances) {
-      const ForwardConfig& c = instance.config;
+    for (const mma::forward::Instance& instance : instances) {
+      const mma::forward::Config& c = instance.config;
       if (p.has_bias && !c.bias) continue;
       const int blocks = side_by_side ? c.blocks_per_sm : 1;
-      const int bytes = (side_by_side ? shared_memory(c, p, device) : c.tile_bytes()) + kForwardStaticBytes;
+      const int bytes =
+          (side_by_side ? shared_memory(c, p, device) : c.tile_bytes()) + mma::forward::kStaticBytes;
       const bool fits = bytes <= device.shared_memory &&
                         blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
       if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim && fits &&

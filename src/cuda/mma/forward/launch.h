@@ -12,13 +12,14 @@
 namespace tessera::cuda {
 
 // The instances compiled for a path, per element type, in the order of preference.
-std::span<const ForwardInstance> flash2_forward_fp16();
-std::span<const ForwardInstance> flash2_forward_bf16();
-std::span<const ForwardInstance> flash2_sm75_forward_fp16();
+std::span<const mma::forward::Instance> flash2_forward_fp16();
+std::span<const mma::forward::Instance> flash2_forward_bf16();
+std::span<const mma::forward::Instance> flash2_sm75_forward_fp16();
 
 // Which instance serves a problem on a device: a pure function. Null: none, for the reason given.
-const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, core::Reason reason = {});
+const mma::forward::Instance* choose_forward(std::span<const mma::forward::Instance> instances,
+                                             const DeviceLimits& device, const core::Problem& p,
+                                             core::Reason reason = {});
 
 // Which variant a problem needs.
 Variant forward_variant(const core::Problem& p);

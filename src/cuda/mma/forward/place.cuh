@@ -10,7 +10,7 @@
 #include "cuda/common/tile/shared_tile.cuh"
 #include "cuda/mma/forward/config.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
 // The steps that some rows of a tile see whole begin in [low, high].
 struct WholeSteps {
@@ -19,7 +19,7 @@ struct WholeSteps {
 
 // It waits in shared memory, not in registers, because most of it is needed seldom or at the end only; each warp has its
 // own, so that no thread waits for another one at the start.
-struct alignas(16) ForwardPlace {
+struct alignas(16) TileInfo {
   core::DropoutStream dropout;
   const std::uint16_t *k, *v;  // the first row of the sequence
   std::uint16_t* out;          // of the tile
@@ -42,12 +42,12 @@ struct alignas(16) ForwardPlace {
   }
 };
 
-static_assert(sizeof(ForwardPlace) * kMostForwardWarps <= kForwardStaticBytes);
+static_assert(sizeof(TileInfo) * kMostWarps <= kStaticBytes);
 
 // The same in registers, at the start of a thread block: the first copies come before everything else.
 class TileLocation {
  public:
-  __device__ TileLocation(const ForwardArguments& a, int block_q) : a_(a), task_(a.order[blockIdx.x]) {
+  __device__ TileLocation(const Arguments& a, int block_q) : a_(a), task_(a.order[blockIdx.x]) {
     const core::Problem& p = a.p;
     sequence_ = core::short_sequence(p, static_cast<int>(task_.sequence));
     begin_ = static_cast<int>(task_.tile) * block_q, end_ = min(begin_ + block_q, sequence_.q_length);
@@ -76,24 +76,24 @@ class TileLocation {
 
   // By one warp.
   template <Variant V>
-  __device__ __forceinline__ void remember(ForwardPlace& place) const {
+  __device__ __forceinline__ void remember(TileInfo& info) const {
     const core::Problem& p = a_.p;
     if (threadIdx.x % 32 == 0) {
       const int row = sequence_.q_begin + begin_;
-      place.k = k().data, place.v = v().data;
-      place.out = p.out.row<std::uint16_t>(sequence_.tensor_batch, head(), row);
-      place.lse = p.lse.data == nullptr ? nullptr : p.lse.row<float>(sequence_.tensor_batch, head(), row);
-      place.begin = begin_, place.end = end_;
-      place.keys = keys();
-      place.failures = 0;
-      place.diagonals = diagonals_;
-      place.visible = visible_;
+      info.k = k().data, info.v = v().data;
+      info.out = p.out.row<std::uint16_t>(sequence_.tensor_batch, head(), row);
+      info.lse = p.lse.data == nullptr ? nullptr : p.lse.row<float>(sequence_.tensor_batch, head(), row);
+      info.begin = begin_, info.end = end_;
+      info.keys = keys();
+      info.failures = 0;
+      info.diagonals = diagonals_;
+      info.visible = visible_;
       if constexpr (V != Variant::plain) {
         const auto index = static_cast<std::int64_t>(task_.sequence);
-        place.bias = index * p.bias.batch_stride + head() * p.bias.head_stride;
-        place.diagonal = a_.diagonals.alibi_diagonal(sequence_);
-        place.slope = a_.features.has_alibi ? alibi_slope(p, index, head()) : 0;
-        if constexpr (V == Variant::dropout) place.dropout = core::dropout_stream(p, index, head());
+        info.bias = index * p.bias.batch_stride + head() * p.bias.head_stride;
+        info.diagonal = a_.diagonals.alibi_diagonal(sequence_);
+        info.slope = a_.features.has_alibi ? alibi_slope(p, index, head()) : 0;
+        if constexpr (V == Variant::dropout) info.dropout = core::dropout_stream(p, index, head());
       }
     }
     __syncwarp();
@@ -108,7 +108,7 @@ class TileLocation {
             static_cast<int>(columns), aligned};
   }
 
-  const ForwardArguments& a_;
+  const Arguments& a_;
   core::BasicTask<std::uint32_t> task_;
   core::ShortSequence sequence_;
   int begin_, end_;
@@ -117,9 +117,9 @@ class TileLocation {
 };
 
 // Those of rows [first, last].
-__device__ __forceinline__ WholeSteps whole_steps(const ForwardPlace& place, int first, int last, int width) {
-  return {max(0, place.begin + last + place.diagonals.low),
-          min(place.keys, place.begin + first + place.diagonals.high + 1) - width};
+__device__ __forceinline__ WholeSteps whole_steps(const TileInfo& info, int first, int last, int width) {
+  return {max(0, info.begin + last + info.diagonals.low),
+          min(info.keys, info.begin + first + info.diagonals.high + 1) - width};
 }
 
 // Whether all accumulated values of a thread are finite.
@@ -153,26 +153,26 @@ __device__ __forceinline__ void hide_spoiled_values(std::uint32_t tile, int byte
 }
 
 // Whether the bias of a row of the tile and a key is -inf.
-__device__ __forceinline__ bool hidden_by_bias(const core::Problem& p, const ForwardPlace& place, int row,
+__device__ __forceinline__ bool hidden_by_bias(const core::Problem& p, const TileInfo& info, int row,
                                                int key) {
-  return load_bias(p, place.bias + (place.begin + row) * p.bias.row_stride + key) == -INFINITY;
+  return load_bias(p, info.bias + (info.begin + row) * p.bias.row_stride + key) == -INFINITY;
 }
 
 // Adds every value that is not finite to those of the staged output's rows [first, last) that see its key. By one warp.
 template <ptx::Half16 Type, bool Bias, int HeadDim>
-__device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, const ForwardPlace& place,
+__device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, const TileInfo& info,
                                                    const core::Problem& p, int first, int last) {
   constexpr int kWidth = 64;
   const int lane = static_cast<int>(threadIdx.x) % 32, columns = static_cast<int>(p.v_dim);
   using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
-  for (Walk walk(place.visible, kWidth); !walk.done(); walk.next()) {
+  for (Walk walk(info.visible, kWidth); !walk.done(); walk.next()) {
     for (int key = walk.first(); key < walk.last(); ++key) {
       for (int d = lane; d < columns; d += 32) {
-        const float v = ptx::unpack<Type>(place.v[key * p.v.row_stride + d]).x;
+        const float v = ptx::unpack<Type>(info.v[key * p.v.row_stride + d]).x;
         if (!spoiled(v)) continue;
         for (int r = first; r < last; ++r) {
-          if (!place.sees(r, key) || place.begin + r >= place.end) continue;
-          if (Bias && p.has_bias && hidden_by_bias(p, place, r, key)) continue;
+          if (!info.sees(r, key) || info.begin + r >= info.end) continue;
+          if (Bias && p.has_bias && hidden_by_bias(p, info, r, key)) continue;
           const std::uint32_t at = staged.base + SharedTile<HeadDim>::offset(r, d / 8) + d % 8 * 2;
           const float out = ptx::unpack<Type>(ptx::load_shared_half(at)).x;
           ptx::store_shared(at, static_cast<std::uint16_t>(ptx::pack<Type>(out + v, 0)));
@@ -185,11 +185,11 @@ __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, c
 
 // Writes the staged output's rows [first, first + Rows) in whole lines, by one warp.
 template <int HeadDim, int Rows, bool Unaligned>
-__device__ __forceinline__ void store_output(SharedTile<HeadDim> staged, const ForwardPlace& place,
+__device__ __forceinline__ void store_output(SharedTile<HeadDim> staged, const TileInfo& info,
                                              const core::Problem& p, int first, bool aligned) {
   using Tile = SharedTile<HeadDim>;
-  const int rows = place.end - place.begin, columns = static_cast<int>(p.v_dim);
-  std::uint16_t* const out_rows = place.out;
+  const int rows = info.end - info.begin, columns = static_cast<int>(p.v_dim);
+  std::uint16_t* const out_rows = info.out;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x) % 32; i < Rows * Tile::kChunks; i += 32) {
     const int r = first + i / Tile::kChunks, chunk = i % Tile::kChunks;
@@ -208,4 +208,4 @@ __device__ __forceinline__ void store_output(SharedTile<HeadDim> staged, const F
   }
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

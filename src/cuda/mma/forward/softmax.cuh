@@ -3,13 +3,12 @@
 
 #include "cuda/mma/forward/tile.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
 // One 16-wide step of the contraction for the scores of Width columns of the step, from `column` on.
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::issue_qk(Scores<Width>& s, int stage, int column,
-                                                         int k_step) {
+__device__ __forceinline__ void QueryTile<C>::issue_qk(Scores<Width>& s, int stage, int column, int k_step) {
   std::uint32_t q[kM][4];
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
@@ -39,10 +38,10 @@ __device__ __forceinline__ void ForwardTile<C>::issue_qk(Scores<Width>& s, int s
 }
 
 // O += P V for 16 keys (k_step of those from `column` on) and the two column tiles from d_tile on.
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column,
-                                                         int k_step, int d_tile) {
+__device__ __forceinline__ void QueryTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column,
+                                                       int k_step, int d_tile) {
   std::uint32_t v[4];
   ptx::load_matrix_transposed(v,
                               Tile::at(v_lane_ + stage * 2 * C.kv_bytes(), column + k_step * 16, d_tile / 2));
@@ -54,10 +53,9 @@ __device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Wid
 }
 
 // For all of them.
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Width>& p, int stage,
-                                                         int column) {
+__device__ __forceinline__ void QueryTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column) {
 #pragma unroll
   for (int k_step = 0; k_step < Width / 16; ++k_step) {
 #pragma unroll
@@ -66,12 +64,12 @@ __device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Wid
 }
 
 // Softcap, bias and ALiBi; scores leave in base-2 logarithms.
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
+__device__ __forceinline__ void QueryTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
   const int key_0 = begin + column + lane_ % 4 * 2;
   scale_scores(a_.features, s);
-  if (C.bias && a_.bias_staged && !place().careful) {
+  if (C.bias && a_.bias_staged && !info().careful) {
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -87,13 +85,13 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
       }
     }
   } else if (C.bias && a_.features.has_bias) {
-    const std::int64_t head = place().bias;
-    const int end = place().end, keys = place().keys;
+    const std::int64_t head = info().bias;
+    const int end = info().end, keys = info().keys;
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int query = min(place().begin + row(mi, half), end - 1);
+        const int query = min(info().begin + row(mi, half), end - 1);
 #pragma unroll
         for (int j = 0; j < Width / 8; ++j) {
 #pragma unroll
@@ -109,13 +107,13 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
     }
   }
   if (a_.features.has_alibi) {
-    const float slope = place().slope;
-    const int diagonal = place().diagonal;
+    const float slope = info().slope;
+    const int diagonal = info().diagonal;
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const auto distance = static_cast<float>(place().begin + row(mi, half) + diagonal - key_0);
+        const auto distance = static_cast<float>(info().begin + row(mi, half) + diagonal - key_0);
 #pragma unroll
         for (int j = 0; j < Width / 8; ++j) {
 #pragma unroll
@@ -128,17 +126,17 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
   }
 }
 
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::apply_mask(Scores<Width>& s, const Step& step, int column) {
+__device__ __forceinline__ void QueryTile<C>::apply_mask(Scores<Width>& s, const Step& step, int column) {
   const int key_0 = step.begin + column + lane_ % 4 * 2;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = place().begin + row(mi, half);
-      const int first = max(step.first, query + place().diagonals.low) - key_0;
-      const int last = min(step.last - 1, query + place().diagonals.high) - key_0;
+      const int query = info().begin + row(mi, half);
+      const int first = max(step.first, query + info().diagonals.low) - key_0;
+      const int last = min(step.last - 1, query + info().diagonals.high) - key_0;
 #pragma unroll
       for (int j = 0; j < Width / 8; ++j) {
 #pragma unroll
@@ -150,9 +148,9 @@ __device__ __forceinline__ void ForwardTile<C>::apply_mask(Scores<Width>& s, con
   }
 }
 
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ float ForwardTile<C>::row_maximum(const Scores<Width>& s, int mi, int half) {
+__device__ __forceinline__ float QueryTile<C>::row_maximum(const Scores<Width>& s, int mi, int half) {
   float x = fmaxf(s[mi][0][2 * half], s[mi][0][2 * half + 1]);
 #pragma unroll
   for (int j = 1; j < Width / 8; ++j) x = fmaxf(x, fmaxf(s[mi][j][2 * half], s[mi][j][2 * half + 1]));
@@ -161,10 +159,10 @@ __device__ __forceinline__ float ForwardTile<C>::row_maximum(const Scores<Width>
 }
 
 // Raises the maxima, rescales what was accumulated when one moved far, and turns scores into probabilities.
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Width>& s,
-                                                               Probabilities<Width>& p, const Kept& kept) {
+__device__ __forceinline__ void QueryTile<C>::online_softmax(const Scores<Width>& s, Probabilities<Width>& p,
+                                                             const Kept& kept) {
   const float c = exponent_scale();
   RowValues factor;
   bool moved = false;
@@ -219,9 +217,9 @@ __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Widt
 // A step that no mask cuts, against the maxima known so far. Exponentials of chunk c stand between the products of
 // chunks c + 1 (scores) and c - 1 (output), in proportion to their count. False: a score outgrew its maximum; what was
 // added to O is to be undone.
-template <ForwardConfig C>
+template <Config C>
 template <typename CopyNext>
-__device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, CopyNext&& copy_next) {
+__device__ __forceinline__ bool QueryTile<C>::speculative_step(int stage, CopyNext&& copy_next) {
   constexpr int kUnits = kM * kN * 2;                            // pairs of exponentials in a chunk
   constexpr int kScoreWork = kK * kN, kValueWork = kN / 2 * kD;  // products per m16 tile and chunk
   Scores<C.chunk> s[2];
@@ -294,15 +292,15 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, Copy
 }
 
 // Subtracts what speculative_step added.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::undo_step(int stage) {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::undo_step(int stage) {
 #pragma unroll 1
   for (int chunk = 0; chunk < kChunks; ++chunk) undo_chunk(stage, chunk);
 }
 
 // For one chunk.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::undo_chunk(int stage, int chunk) {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::undo_chunk(int stage, int chunk) {
   Scores<C.chunk> s;
   Probabilities<C.chunk> p;
   const float c = exponent_scale();
@@ -323,9 +321,9 @@ __device__ __forceinline__ void ForwardTile<C>::undo_chunk(int stage, int chunk)
 }
 
 // Columns of a step with everything: mask, search for the maximum, rescaling.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::search_columns(const Step& step, int stage, int column,
-                                                               bool masked) {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::search_columns(const Step& step, int stage, int column,
+                                                             bool masked) {
   constexpr int kWidth = C.search_width();
   Scores<kWidth> s;
   Probabilities<kWidth> p;
@@ -340,10 +338,10 @@ __device__ __forceinline__ void ForwardTile<C>::search_columns(const Step& step,
 }
 
 // A step with a search. True: now every row of the warp has a maximum.
-template <ForwardConfig C>
-__device__ __forceinline__ bool ForwardTile<C>::search_step(const Step& step, int stage) {
-  const int row_low = place().begin + warp_row_, row_high = row_low + 16 * kM - 1;
-  const core::Diagonals seen = place().diagonals;
+template <Config C>
+__device__ __forceinline__ bool QueryTile<C>::search_step(const Step& step, int stage) {
+  const int row_low = info().begin + warp_row_, row_high = row_low + 16 * kM - 1;
+  const core::Diagonals seen = info().diagonals;
   const bool masked = step.first > step.begin || step.last < step.begin + C.block_k ||
                       step.begin < row_high + seen.low || step.begin + C.block_k - 1 > row_low + seen.high;
   if (step.last > row_low + seen.low) {
@@ -357,8 +355,8 @@ __device__ __forceinline__ bool ForwardTile<C>::search_step(const Step& step, in
 }
 
 // The maxima of the first columns of a first step that every row sees whole: enough to speculate.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::guess_maxima(int stage) {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::guess_maxima(int stage) {
   Scores<C.chunk> s;
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s, stage, 0, k_step);
@@ -369,12 +367,12 @@ __device__ __forceinline__ void ForwardTile<C>::guess_maxima(int stage) {
   }
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ bool ForwardTile<C>::has_maxima() const {
+template <Config C>
+__device__ __forceinline__ bool QueryTile<C>::has_maxima() const {
   bool set = true;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) set = set && maximum_[mi][0] != -INFINITY && maximum_[mi][1] != -INFINITY;
   return __all_sync(kWarp, set);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

@@ -8,16 +8,16 @@
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile.cuh"
 #include "cuda/mma/forward/config.h"
-#include "cuda/mma/forward/place.cuh"
+#include "cuda/mma/forward/info.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-template <ForwardConfig C>
-class ForwardTile {
+template <Config C>
+class QueryTile {
  public:
-  __device__ explicit ForwardTile(const ForwardArguments& arguments);
+  __device__ explicit QueryTile(const Arguments& arguments);
 
-  __device__ bool empty() const { return place().empty(); }
+  __device__ bool empty() const { return info().empty(); }
 
   __device__ bool compute(bool careful);
 
@@ -76,9 +76,9 @@ class ForwardTile {
     static_assert(!kDropout || kWords == 2 || kWords == 4);
 
     Kept() = default;
-    __device__ __forceinline__ Kept(const ForwardTile& tile, int column) {
+    __device__ __forceinline__ Kept(const QueryTile& tile, int column) {
       const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);  // a multiple of the chunk
-      const uint4 x = ptx::load_shared(ptx::shared_address(&place().dropout));
+      const uint4 x = ptx::load_shared(ptx::shared_address(&info().dropout));
       const core::DropoutStream stream{x.x, x.y, x.z, x.w};
       const core::DropoutColumns columns =
           core::dropout_columns(stream, tile.a_.origin_group + shifted / core::kDropoutGroup, tile.lane_ % 4);
@@ -88,7 +88,7 @@ class ForwardTile {
       for (int row = 0; row < 2 * kM; ++row) {
         const core::PhiloxBlock block = core::dropout_call(
             stream, columns,
-            tile.a_.origin_row + static_cast<unsigned>(place().begin + tile.row(row / 2, row % 2)));
+            tile.a_.origin_row + static_cast<unsigned>(info().begin + tile.row(row / 2, row % 2)));
 #pragma unroll
         for (int j = 0; j < kWords; ++j) {
           const std::uint32_t word = second ? block.word[(j + 2) % 4] : block.word[j];
@@ -100,7 +100,7 @@ class ForwardTile {
     }
 
     // 0xFFFF where an element is kept, for the pair of columns 8 j on of a row.
-    __device__ __forceinline__ std::uint32_t mask(const ForwardTile& tile, int mi, int half, int j) const {
+    __device__ __forceinline__ std::uint32_t mask(const QueryTile& tile, int mi, int half, int j) const {
       if constexpr (kTight) return ptx::signs_of_halves(words_[0] << (15 - at(2 * mi + half, j)));
       else return kept_halves(tile.a_.features, words_[at(2 * mi + half, j)]);
     }
@@ -170,13 +170,13 @@ class ForwardTile {
     return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * 2};
   }
 
-  static_assert(C.warps <= kMostForwardWarps);
-  __device__ static ForwardPlace& place() {
-    __shared__ ForwardPlace memory[C.warps];
+  static_assert(C.warps <= kMostWarps);
+  __device__ static TileInfo& info() {
+    __shared__ TileInfo memory[C.warps];
     return memory[threadIdx.x / 32];
   }
 
-  const ForwardArguments& a_;
+  const Arguments& a_;
   const std::uint32_t shared_;
   const int lane_, warp_row_;
   std::uint32_t q_lane_, k_lane_, v_lane_;
@@ -186,4 +186,4 @@ class ForwardTile {
   RowValues maximum_, sum_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

@@ -17,16 +17,16 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/mma/forward/place.cuh"
+#include "cuda/mma/forward/info.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-template <ForwardConfig C>
-class WideForwardTile {
+template <Config C>
+class WideQueryTile {
  public:
-  __device__ explicit WideForwardTile(const ForwardArguments& arguments);
+  __device__ explicit WideQueryTile(const Arguments& arguments);
 
-  __device__ bool empty() const { return place().empty(); }
+  __device__ bool empty() const { return info().empty(); }
 
   __device__ bool compute(bool careful);
 
@@ -62,12 +62,12 @@ class WideForwardTile {
   __device__ std::uint32_t exchange(int part, int r) const {  // a number of each row and warp of a pair
     return p_tile(2).base + static_cast<std::uint32_t>(part * C.block_q() + r) * 4;
   }
-  __device__ static ForwardPlace& place() {
-    __shared__ ForwardPlace memory[C.warps];
+  __device__ static TileInfo& info() {
+    __shared__ TileInfo memory[C.warps];
     return memory[threadIdx.x / 32];
   }
 
-  const ForwardArguments& a_;
+  const Arguments& a_;
   const std::uint32_t shared_;
   const int lane_, part_, warp_row_;  // part: which of the pair
   std::uint32_t q_lane_, k_lane_, v_lane_, p_lane_, p_own_;
@@ -77,8 +77,8 @@ class WideForwardTile {
   RowValues step_sum_;       // of the step that has not been voted on
 };
 
-template <ForwardConfig C>
-__device__ __forceinline__ WideForwardTile<C>::WideForwardTile(const ForwardArguments& arguments)
+template <Config C>
+__device__ __forceinline__ WideQueryTile<C>::WideQueryTile(const Arguments& arguments)
     : a_(arguments),
       shared_([] {
         extern __shared__ __align__(128) unsigned char memory[];
@@ -104,11 +104,11 @@ __device__ __forceinline__ WideForwardTile<C>::WideForwardTile(const ForwardArgu
     k_own_ = own_offset<C.head_dim>(a_.k_row_bytes);
     v_own_ = own_offset<C.head_dim>(a_.v_row_bytes);
   }
-  here.template remember<Variant::plain>(place());
+  here.template remember<Variant::plain>(info());
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::clear() {
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::clear() {
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -118,8 +118,8 @@ __device__ __forceinline__ void WideForwardTile<C>::clear() {
   }
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::issue_qk(Scores& s, int stage) {
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::issue_qk(Scores& s, int stage) {
   const std::uint32_t k_base = k_lane_ + stage * C.kv_bytes();
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) {
@@ -145,9 +145,9 @@ __device__ __forceinline__ void WideForwardTile<C>::issue_qk(Scores& s, int stag
 }
 
 // O += P V for a step; between(n) is called after the n-th of its kProducts groups of products.
-template <ForwardConfig C>
+template <Config C>
 template <typename Between>
-__device__ __forceinline__ void WideForwardTile<C>::issue_pv(int stage, Between&& between) {
+__device__ __forceinline__ void WideQueryTile<C>::issue_pv(int stage, Between&& between) {
   const std::uint32_t p_base = p_lane_ + stage * C.probability_bytes();
   const std::uint32_t v_base = v_lane_ + stage * C.kv_bytes();
 #pragma unroll
@@ -170,9 +170,9 @@ __device__ __forceinline__ void WideForwardTile<C>::issue_pv(int stage, Between&
 }
 
 // One pair of scores becomes one word of P.
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::exponentiate(const Scores& s, const RowValues& reference,
-                                                                 int stage, int unit) {
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::exponentiate(const Scores& s, const RowValues& reference,
+                                                               int stage, int unit) {
   const int mi = unit / (kN * 2), j = unit / 2 % kN, half = unit % 2;
   const float c = a_.features.scale_log2;
   const float x = ptx::exp2(fmaf(s[mi][j][2 * half], c, -reference[mi][half]));
@@ -185,17 +185,17 @@ __device__ __forceinline__ void WideForwardTile<C>::exponentiate(const Scores& s
 
 // Masks the scores of a step, raises the maxima, rescales what was accumulated, and puts P into its tile. True: now every
 // row of the tile has a maximum.
-template <ForwardConfig C>
-__device__ __forceinline__ bool WideForwardTile<C>::search(Scores& s, int begin, int stage) {
+template <Config C>
+__device__ __forceinline__ bool WideQueryTile<C>::search(Scores& s, int begin, int stage) {
   const float c = a_.features.scale_log2;
   const int key_0 = begin + part_ * kKeys + lane_ % 4 * 2;
-  const core::Diagonals seen = place().diagonals;
+  const core::Diagonals seen = info().diagonals;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = place().begin + row(mi, half);
-      const int first = query + seen.low - key_0, last = min(place().keys - 1, query + seen.high) - key_0;
+      const int query = info().begin + row(mi, half);
+      const int first = query + seen.low - key_0, last = min(info().keys - 1, query + seen.high) - key_0;
       float x = -INFINITY;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
@@ -248,11 +248,11 @@ __device__ __forceinline__ bool WideForwardTile<C>::search(Scores& s, int begin,
 }
 
 // All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::walk_keys(bool careful) {
   constexpr int kUnits = kM * kN * 2, kProducts = C.block_k / 16 * kD / 2;
-  Walk walk(place().visible, C.block_k);
-  if ((careful || !a_.speculate) && lane_ == 0) place().failures = -1;
+  Walk walk(info().visible, C.block_k);
+  if ((careful || !a_.speculate) && lane_ == 0) info().failures = -1;
   __syncwarp();
   WholeSteps speculative{0, -1};
   bool outgrown = false;       // P of the step to be multiplied next is of no use
@@ -267,9 +267,9 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
     begin = walk.begin();
     Scores s;
     if (failed) {
-      const int failures = place().failures + 1;
+      const int failures = info().failures + 1;
       __syncwarp();
-      if (lane_ == 0) place().failures = failures;
+      if (lane_ == 0) info().failures = failures;
       speculative.high = current - (C.block_k << min(failures, 16));
       issue_qk(s, stage);
       search(s, current, stage);
@@ -284,16 +284,16 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
     }
     // V of the step that is scored, K of the one after it. Only of the first may keys be missing.
     if (i < 0) {
-      const RowSource v{place().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), true};
-      load_rows<C.head_dim, C.block_k, C.threads(), true, false>(v_tile(0), v, begin, place().keys);
+      const RowSource v{info().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), true};
+      load_rows<C.head_dim, C.block_k, C.threads(), true, false>(v_tile(0), v, begin, info().keys);
     }
     const int column = own_column<C.head_dim>();
     if (i >= 0) {
-      copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage ^ 1), place().v, v_own_, a_.v_row_bytes,
+      copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage ^ 1), info().v, v_own_, a_.v_row_bytes,
                                                     begin, more && column < a_.p.v_dim);
     }
     if (more) walk.next();
-    copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), place().k, k_own_, a_.k_row_bytes,
+    copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), info().k, k_own_, a_.k_row_bytes,
                                                   walk.begin(), !walk.done() && column < a_.p.qk_dim);
     ptx::commit_copies();
     if (more) issue_qk(s, stage ^ 1);
@@ -318,8 +318,8 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
     } else {
       if (i >= 0) issue_pv(stage, [](int) {});
       if (!more) break;
-      if (search(s, begin, stage ^ 1) && place().failures == 0) {
-        speculative = whole_steps(place(), 0, C.block_q() - 1, C.block_k);
+      if (search(s, begin, stage ^ 1) && info().failures == 0) {
+        speculative = whole_steps(info(), 0, C.block_q() - 1, C.block_k);
       }
     }
     current = begin;
@@ -328,52 +328,9 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
   __syncthreads();
 }
 
-// Normalises and stores O, through the memory of Q, and LSE.
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::finalize(bool careful) {
-  const core::Problem& p = a_.p;
-  float* const lse_rows = place().lse;
-  const int rows = place().end - place().begin;
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = sum_[mi][half];
-      sum += __shfl_xor_sync(kWarp, sum, 1);
-      sum += __shfl_xor_sync(kWarp, sum, 2);
-      if (lane_ % 4 == 0) ptx::store_shared(exchange(part_, row(mi, half)), __float_as_uint(sum));
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = row(mi, half);
-      const float sum = __uint_as_float(ptx::load_shared_word(exchange(0, r))) +
-                        __uint_as_float(ptx::load_shared_word(exchange(1, r)));
-      if (part_ == 0 && lse_rows != nullptr && lane_ % 4 == 0 && r < rows) {
-        lse_rows[r * p.lse.row_stride] = row_lse(maximum_[mi][half] * a_.features.scale_log2, sum);
-      }
-      const float normaliser = sum == 0 ? 0 : a_.features.keep_scale / sum;
-#pragma unroll
-      for (int j = 0; j < kD; ++j) {
-        ptx::store_shared(
-            shared_ + Tile::offset(r, part_ * kD + j) + lane_ % 4 * 4,
-            ptx::pack<C.type>(o_[mi][j][2 * half] * normaliser, o_[mi][j][2 * half + 1] * normaliser));
-      }
-    }
-  }
-  __syncthreads();
-  constexpr int kRows = C.block_q() / C.warps;
-  const int first = static_cast<int>(threadIdx.x) / 32 * kRows;
-  if (careful) reach_visible_rows<C.type, false>(Tile{shared_}, place(), p, first, first + kRows);
-  store_output<C.head_dim, kRows, false>(Tile{shared_}, place(), p, first, true);
-}
-
 // False: the tile has values that are not finite, and must be computed again with care.
-template <ForwardConfig C>
-__device__ __forceinline__ bool WideForwardTile<C>::compute(bool careful) {
+template <Config C>
+__device__ __forceinline__ bool WideQueryTile<C>::compute(bool careful) {
   clear();
   walk_keys(careful);
   if (__syncthreads_or(!all_finite(o_)) && !careful) return false;
@@ -381,4 +338,4 @@ __device__ __forceinline__ bool WideForwardTile<C>::compute(bool careful) {
   return true;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

@@ -6,7 +6,7 @@ namespace tessera::cuda {
 
 std::span<const hopper::BackwardInstance> hopper_backward_bf16() {
   static constexpr auto kInstances =
-      hopper::backward_instances<hopper::kBackwardConfigs<ptx::Half16::bf16>>();
+      instances<hopper::kBackwardConfigs<ptx::Half16::bf16>>(hopper::kInstanceOf);
   return kInstances;
 }
 

@@ -10,9 +10,11 @@
 #include "core/task_order.h"
 #include "cuda/common/step_cursor.h"
 #include "cuda/mma/backward/arguments.h"
-#include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/common/layout.h"
 
 namespace tessera::cuda::hopper {
+
+using namespace sm90;
 
 struct BackwardConfig {
   int head_dim = 64;  // 64 or 128, of q, k and v: what the problem has not arrives as zero

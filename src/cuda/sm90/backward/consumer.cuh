@@ -8,6 +8,7 @@
 #include "cuda/common/ptx/mma.cuh"
 #include "cuda/common/ptx/wgmma.cuh"
 #include "cuda/sm90/backward/shared.cuh"
+#include "cuda/sm90/common/warp_group.cuh"
 
 namespace tessera::cuda::hopper {
 
@@ -49,15 +50,6 @@ class BackwardConsumer {
   }
 
  private:
-  // A number that all lanes have, and the assembler knows it.
-  __device__ static __forceinline__ int uniform(int x) { return __shfl_sync(kWarp, x, 0); }
-
-  __device__ static __forceinline__ std::uint64_t descriptor(const void* tile, int offset,
-                                                             std::uint32_t leading) {
-    const std::uint32_t address = ptx::shared_address(tile) + static_cast<std::uint32_t>(offset);
-    return join_descriptor(descriptor_low(address, leading));
-  }
-
   __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, ptx::WaitFor what) {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }

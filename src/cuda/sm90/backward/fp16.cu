@@ -6,7 +6,7 @@ namespace tessera::cuda {
 
 std::span<const hopper::BackwardInstance> hopper_backward_fp16() {
   static constexpr auto kInstances =
-      hopper::backward_instances<hopper::kBackwardConfigs<ptx::Half16::fp16>>();
+      instances<hopper::kBackwardConfigs<ptx::Half16::fp16>>(hopper::kInstanceOf);
   return kInstances;
 }
 

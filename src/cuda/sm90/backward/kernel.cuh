@@ -45,14 +45,12 @@
 // and dQ once, and the sums, 4 head_dim bytes per query and head, once written and once read.
 #pragma once
 
-#include <array>
-#include <utility>
-
 #include "cuda/common/instances.h"
 #include "cuda/sm90/backward/consumer.cuh"
 #include "cuda/sm90/backward/epilogue.cuh"
 #include "cuda/sm90/backward/loader.cuh"
 #include "cuda/sm90/backward/scores.cuh"
+#include "cuda/sm90/common/entry.cuh"
 
 namespace tessera::cuda::hopper {
 
@@ -60,30 +58,12 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), 1)
     hopper_backward_kernel(const __grid_constant__ BackwardArguments arguments) {
   constexpr auto C = Config::value;
-  static_assert(sizeof(BackwardMemory<C>) <= C.shared_bytes());
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<BackwardMemory<C>*>(memory);
-  const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
-  if (threadIdx.x == 0) {
-    if (ptx::shared_address(memory) % kSwizzleBytes != 0) asm volatile("trap;");
-    shared.initialise();
-  }
-  __syncthreads();
-  if (warp < 4) {
-    ptx::give_registers<C.loader_registers>();
-    if (warp == 0 && ptx::elect()) BackwardLoader<C>(arguments, shared).run();
-  } else {
-    ptx::take_registers<C.registers>();
-    BackwardConsumer<C>(arguments, shared, warp / 4 - 1, warp % 4).run();
-  }
+  sm90::run_warp_groups<C, BackwardMemory<C>, BackwardLoader<C>, BackwardConsumer<C>>(arguments);
 }
 
-template <const auto& Configs>
-constexpr auto backward_instances() {
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array{BackwardInstance{Configs[I], hopper_backward_kernel<Use<Configs[I]>>}...};
-  }
-  (std::make_index_sequence<Configs.size()>());
-}
+// The instance of a config, for instances().
+inline constexpr auto kInstanceOf = []<typename C>(C) {
+  return BackwardInstance{C::value, hopper_backward_kernel<C>};
+};
 
 }  // namespace tessera::cuda::hopper

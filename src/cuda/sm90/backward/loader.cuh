@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/shared.cuh"
+#include "cuda/sm90/common/panels.cuh"
 
 namespace tessera::cuda::hopper {
 
@@ -64,22 +65,14 @@ class BackwardLoader {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
 
-  template <int Rows>
-  __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
-                                       int row, int head, int batch) {
-#pragma unroll
-    for (int panel = 0; panel < C.head_dim / kPanel; ++panel)
-      ptx::load_box(to + panel * Rows * kRowBytes, map, full, panel * kPanel, row, head, batch);
-  }
-
   __device__ __forceinline__ void load_keys() {
     const int slot = keys_.slot();
     wait(&shared_.keys_empty[slot], keys_.phase() ^ 1, ptx::WaitFor::k_empty);
     announce();
     std::uint64_t* full = &shared_.keys_full[slot];
     ptx::arrive_and_expect(full, 2 * C.key_bytes());
-    load<C.block_k()>(shared_.k[slot], a_.k, full, tile_.row, tile_.head, tile_.batch);
-    load<C.block_k()>(shared_.v[slot], a_.v, full, tile_.row, tile_.head, tile_.batch);
+    load_panels<C.head_dim, C.block_k()>(shared_.k[slot], a_.k, full, tile_.row, tile_.head, tile_.batch);
+    load_panels<C.head_dim, C.block_k()>(shared_.v[slot], a_.v, full, tile_.row, tile_.head, tile_.batch);
     keys_.next();
   }
 
@@ -93,12 +86,12 @@ class BackwardLoader {
     wait(&shared_.q_empty[slot], queries_.phase() ^ 1, ptx::WaitFor::q_empty);
     std::uint64_t* full = &shared_.q_full[slot];
     ptx::arrive_and_expect(full, C.query_bytes() + static_cast<std::uint32_t>(blocks * kBlockBytes));
-    load<C.block_q>(shared_.q[slot], a_.q, full, row, head, tile_.batch);
+    load_panels<C.head_dim, C.block_q>(shared_.q[slot], a_.q, full, row, head, tile_.batch);
     ptx::load_bytes(shared_.statistics[slot], a_.call.statistics + block * (2 * flash2::kQueryBlock),
                     static_cast<std::uint32_t>(blocks * kBlockBytes), full);
     full = &shared_.grad_out_full[slot];
     ptx::arrive_and_expect(full, C.query_bytes());
-    load<C.block_q>(shared_.grad_out[slot], a_.grad_out, full, row, head, tile_.batch);
+    load_panels<C.head_dim, C.block_q>(shared_.grad_out[slot], a_.grad_out, full, row, head, tile_.batch);
     queries_.next();
   }
 

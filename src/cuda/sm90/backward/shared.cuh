@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
+#include "cuda/common/ptx/async.cuh"
 #include "cuda/sm90/backward/config.h"
 #include "cuda/sm90/backward/schedule.h"
-#include "cuda/sm90/forward/shared.cuh"
+#include "cuda/sm90/common/ring.cuh"
 
 namespace tessera::cuda::hopper {
 

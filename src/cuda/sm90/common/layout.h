@@ -9,8 +9,13 @@
 
 #include "core/base/host_device.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90 {
 
+inline constexpr int kWarpGroup = 128;  // threads
+inline constexpr int kGroupRows = 64;   // rows of an accumulator that a warp group owns: wgmma's m64
+inline constexpr int kTileSlots = 4;    // tiles announced at a time; the loaders say why these are enough
+
+inline constexpr int kPanel = 64;           // 16-bit columns in a row of a panel
 inline constexpr int kRowBytes = 128;       // of a panel
 inline constexpr int kSwizzleBytes = 1024;  // eight rows: what the swizzle repeats after
 inline constexpr int kStepBytes = 32;       // 16 columns within a row: a step of the contraction over columns
@@ -52,4 +57,4 @@ TESSERA_HD constexpr std::uint32_t matrix_step(int rows, std::uint32_t at, int j
   return (at ^ static_cast<std::uint32_t>(j % 8 * 16)) + static_cast<std::uint32_t>(j / 8 * rows * kRowBytes);
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90

@@ -10,7 +10,7 @@
 
 #include "cuda/common/tile/fragment.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90 {
 namespace {
 
 using Element = std::pair<int, int>;              // row, column of a tile
@@ -142,4 +142,4 @@ TEST(HopperLayout, OutputIsStoredAsBoxesAreRead) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90

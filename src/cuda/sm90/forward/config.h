@@ -10,15 +10,12 @@
 #include "core/problem.h"
 #include "cuda/common/ptx/types.h"
 #include "cuda/common/step_cursor.h"
+#include "cuda/sm90/common/layout.h"
 #include "cuda/sm90/forward/schedule.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
-inline constexpr int kWarpGroup = 128;  // threads
-inline constexpr int kGroupRows = 64;   // rows of S and O that a warp group owns: wgmma's m64
-inline constexpr int kPanel = 64;       // 16-bit columns in the 128 bytes that a swizzle spans
-inline constexpr int kMostGroups = 4;   // warp groups that compute
-inline constexpr int kTileSlots = 4;    // tiles announced at a time; kernel.cuh says why these are enough
+inline constexpr int kMostGroups = 4;  // warp groups that compute
 
 // What becomes of scores that no mask cuts.
 enum class Softmax : int {
@@ -120,4 +117,4 @@ struct Instance {
   Kernel kernel;
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -6,9 +6,10 @@
 #include "cuda/common/ptx/math.cuh"
 #include "cuda/common/ptx/mma.cuh"
 #include "cuda/common/ptx/wgmma.cuh"
+#include "cuda/sm90/common/warp_group.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // Named barriers, by the index of a warp group; 0 is __syncthreads.
 enum Barrier : int { kTurn = 1, kOwn = 5, kEveryone = 9 };
@@ -61,24 +62,12 @@ class Consumer {
     float normaliser[2], lse[2];
   };
 
-  // A number that all lanes have, and the assembler knows it.
-  __device__ static __forceinline__ int uniform(int x) { return __shfl_sync(kWarp, x, 0); }
-
   // For addresses that are worked out where they are needed, seldom, and not kept in registers through all steps.
   __device__ __forceinline__ int kept_lane() const {
     return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(lane_)));
   }
 
   // --- products ---
-
-  // The rings and everything else that descriptors depend on are the same for all lanes, and the assembler has to know: then
-  // descriptors live in uniform registers. Branches that lanes might take differently, also far from here, take this away
-  // from it (tools/check-hopper counts).
-  __device__ static __forceinline__ std::uint64_t descriptor(const void* tile, int offset,
-                                                             std::uint32_t leading) {
-    const std::uint32_t address = ptx::shared_address(tile) + static_cast<std::uint32_t>(offset);
-    return join_descriptor(descriptor_low(address, leading));
-  }
 
   __device__ __forceinline__ void issue_qk() {
     const std::uint64_t q = descriptor(shared_.q[q_slot()], group_ * kGroupRows * kRowBytes, 0);
@@ -369,4 +358,4 @@ class Consumer {
   float reference_[2], sum_[2];  // of rows lane / 4 and lane / 4 + 8; sums of this lane's columns
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -6,7 +6,7 @@
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::clear() {
@@ -212,4 +212,4 @@ __device__ __forceinline__ void Consumer<C>::repair() {
   }
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

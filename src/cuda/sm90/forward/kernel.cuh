@@ -24,46 +24,23 @@
 // Traffic: Q and O once, K and V once per block of queries and head (from L2 where heads of a wave share it), LSE once.
 #pragma once
 
-#include <array>
-#include <utility>
-
 #include "cuda/common/instances.h"
+#include "cuda/sm90/common/entry.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/epilogue.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
-template <typename Config>
-__global__ void __launch_bounds__(Config::value.threads(), 1)
-    hopper_forward_kernel(const __grid_constant__ Arguments arguments) {
-  constexpr auto C = Config::value;
-  static_assert(sizeof(SharedMemory<C>) <= C.shared_bytes());
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SharedMemory<C>*>(memory);
-  const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
-  if (threadIdx.x == 0) {
-    if (ptx::shared_address(memory) % kSwizzleBytes != 0) asm volatile("trap;");
-    shared.initialise();
-  }
-  __syncthreads();
-  if (warp < 4) {
-    ptx::give_registers<C.loader_registers>();
-    if (warp == 0 && ptx::elect()) Loader<C>(arguments, shared).run();
-  } else {
-    ptx::take_registers<C.registers>();
-    Consumer<C>(arguments, shared, warp / 4 - 1, warp % 4).run();
-  }
+template <typename Used>
+__global__ void __launch_bounds__(Used::value.threads(), 1)
+    forward_kernel(const __grid_constant__ Arguments arguments) {
+  constexpr Config C = Used::value;
+  run_warp_groups<C, SharedMemory<C>, Loader<C>, Consumer<C>>(arguments);
 }
 
-// The instances of a table of configs.
-template <const auto& Configs>
-constexpr auto instances() {
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array{Instance{Configs[I], hopper_forward_kernel<Use<Configs[I]>>}...};
-  }
-  (std::make_index_sequence<Configs.size()>());
-}
+// The instance of a config, for instances().
+inline constexpr auto kInstanceOf = []<typename C>(C) { return Instance{C::value, forward_kernel<C>}; };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

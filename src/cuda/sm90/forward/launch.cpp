@@ -13,9 +13,9 @@
 namespace tessera::cuda {
 namespace {
 
-using hopper::Config;
-using hopper::Instance;
-using hopper::Schedule;
+using sm90::forward::Config;
+using sm90::forward::Instance;
+using sm90::forward::Schedule;
 
 constexpr int kHopper = 90;  // its code runs on no other capability
 
@@ -59,9 +59,9 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
   // What a row may see of the keys. Sequences of a packed batch must not decide about each other.
   const bool window = p.left != core::kUnbounded && p.right != core::kUnbounded;
   const std::int64_t keys = window ? std::min(p.k_length, p.left + p.right + 1) : p.k_length;
-  const bool many_keys = !p.packed && keys >= hopper::kManyKeys;
+  const bool many_keys = !p.packed && keys >= sm90::forward::kManyKeys;
   const bool masked = p.left != core::kUnbounded || p.right != core::kUnbounded;
-  const bool few_keys = !p.packed && masked && keys <= hopper::kFewKeys;
+  const bool few_keys = !p.packed && masked && keys <= sm90::forward::kFewKeys;
   for (const Instance& instance : instances) {
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
@@ -74,7 +74,7 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
 
 Schedule hopper_schedule(const Config& c, const core::Problem& p, int multiprocessors) {
   if (p.packed)
-    return Schedule::packed(hopper::most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
+    return Schedule::packed(sm90::forward::most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
   const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
   const core::TileOrder order = core::tile_order(core::sequence(p, 0).band, p.q_length, p.k_length);
   return Schedule(p.batch, p.q_heads, tiles, order, multiprocessors);
@@ -83,7 +83,7 @@ Schedule hopper_schedule(const Config& c, const core::Problem& p, int multiproce
 std::size_t hopper_workspace(const Schedule& schedule) {
   if (schedule.equal_tiles() || schedule.count() == 0) return 0;
   Arena arena;
-  arena.take<hopper::TileCounter>(1);
+  arena.take<sm90::forward::TileCounter>(1);
   arena.take<int>(schedule.count());
   return arena.used();
 }
@@ -94,7 +94,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
                    std::uint32_t* report) {
   const Config& c = instance.config;
   const DeviceLimits& device = device_limits(p.device.index);
-  hopper::Arguments a{};
+  sm90::forward::Arguments a{};
   a.schedule = schedule_of(c, p);
   if (a.schedule.count() == 0) return;
   const DeviceScope scope(p.device.index);
@@ -113,7 +113,7 @@ void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* 
   a.report = report;
   if (!a.schedule.equal_tiles()) {
     Arena arena(workspace);
-    a.counter = arena.take<hopper::TileCounter>(1);
+    a.counter = arena.take<sm90::forward::TileCounter>(1);
     a.links = arena.take<int>(a.schedule.count());
     a.launch = launch_number();
   }
@@ -171,8 +171,9 @@ std::string hopper_forward_details(const core::Problem& p, const registry::Confi
   const bool lazy = core::environment().lazy_maximum.has_value();
   std::string order = "equal tiles, head by head";
   if (p.packed) {
-    order = core::concat("tiles by an atomic counter, long ",
-                         c.packed_order() == hopper::PackedOrder::tiles ? "ones" : "sequences", " first");
+    order =
+        core::concat("tiles by an atomic counter, long ",
+                     c.packed_order() == sm90::forward::PackedOrder::tiles ? "ones" : "sequences", " first");
   } else if (!schedule.equal_tiles()) {
     order = core::concat("tiles by an atomic counter, head by head, the last ", schedule.last_heads(),
                          " together");

@@ -1,9 +1,10 @@
 // The loading half of the Hopper forward kernel: one thread that takes tiles and keeps the rings of Q, K and V full.
 #pragma once
 
+#include "cuda/sm90/common/panels.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // Of packed sequences, as PackedTiles asks for them.
 template <Config C>
@@ -174,10 +175,7 @@ class Loader {
   __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                        int row, int head, int batch) {
     ptx::arrive_and_expect(full, Rows * Columns * 2);
-#pragma unroll
-    for (int panel = 0; panel < Columns / kPanel; ++panel) {
-      ptx::load_box(to + panel * Pitch * kRowBytes, map, full, panel * kPanel, row, head, batch);
-    }
+    load_panels<Columns, Rows, Pitch>(to, map, full, row, head, batch);
   }
 
   __device__ __forceinline__ void load_queries(const Tile& t) {
@@ -223,4 +221,4 @@ class Loader {
   bool counting_ = false;
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -13,7 +13,7 @@
 
 #include "cuda/sm90/forward/table.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 namespace {
 
 // A warp group. It gives way at every wait.
@@ -354,6 +354,6 @@ TEST(HopperPipeline, TooManySkippedStepsWouldHang) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward
 
 #endif

@@ -9,7 +9,7 @@
 #include "core/task_order.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // A tile of queries of one head of one sequence.
 struct TileIndex {
@@ -195,4 +195,4 @@ TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int la
   return {own.top, own.bottom, whole.begin, whole.end, tile.top - own.top, own.bottom - tile.bottom};
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -5,9 +5,10 @@
 
 #include "cuda/common/ptx/async.cuh"
 #include "cuda/sm90/common/layout.h"
+#include "cuda/sm90/common/ring.cuh"
 #include "cuda/sm90/forward/config.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
 struct alignas(16) Tile {
@@ -57,20 +58,4 @@ struct SharedMemory {
   }
 };
 
-// A place in a ring, and the parity of the phase in which it is filled. It is empty when the phase before is complete. One
-// number, because registers are scarce.
-template <int Slots>
-class Ring {
- public:
-  __device__ explicit Ring(unsigned count = 0) : count_(count) {}
-  __device__ __forceinline__ int slot() const { return static_cast<int>(count_ % Slots); }
-  __device__ __forceinline__ int slot_before() const { return static_cast<int>((count_ - 1) % Slots); }
-  __device__ __forceinline__ std::uint32_t phase() const { return count_ / Slots & 1; }
-  __device__ __forceinline__ void next() { ++count_; }
-  __device__ __forceinline__ unsigned count() const { return count_; }
-
- private:
-  unsigned count_;
-};
-
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

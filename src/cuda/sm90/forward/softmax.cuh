@@ -3,7 +3,7 @@
 
 #include "cuda/sm90/forward/consumer.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::apply_mask(int step) {
@@ -233,4 +233,4 @@ __device__ __forceinline__ void Consumer<C>::pack_scores() {
   for (int i = 0; i < kWidth / 4; ++i) p_[Buffer][i] = ptx::pack<C.type>(s_[2 * i], s_[2 * i + 1]);
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

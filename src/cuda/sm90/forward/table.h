@@ -5,7 +5,7 @@
 
 #include "cuda/sm90/forward/config.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // What won on an H200 (docs/kernels/hopper-forward.md). head_dim 64: four warp groups leave no registers for a second P, but
 // their tiles of 256 queries take the fewest changes; with many keys per tile three groups with it are faster. head_dim 96: as
@@ -55,4 +55,4 @@ inline constexpr int kManyKeys = 6144;
 // also in place of the third.
 inline constexpr int kFewKeys = 768;
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward
