@@ -11,6 +11,7 @@
 #include "lab/commands/commands.h"
 #include "lab/commands/parse.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "tessera/error.h"
 #include "tessera/version.h"
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,10 +10,10 @@
 
 #include "lab/commands/commands.h"
 #include "lab/commands/options.h"
-#include "lab/measure/contests.h"
 #include "lab/measure/machine/machine_text.h"
-#include "lab/measure/rows.h"
-#include "lab/measure/runner.h"
+#include "lab/measure/measure.h"
+#include "lab/measure/row_table.h"
+#include "lab/problem/operation.h"
 #include "lab/terminal/progress.h"
 #include "lab/terminal/terminal.h"
 #include "lab/terminal/units.h"
@@ -27,19 +28,19 @@ struct BenchOptions {
   std::string json, csv;
 };
 
-RunnerOptions runner_options(const BenchOptions& options, Device device) {
-  RunnerOptions result;
-  result.schedule.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
+MeasureOptions measure_options(const BenchOptions& options, Device device) {
+  MeasureOptions result;
+  result.repetitions.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
   if (!options.repetitions.empty() && !options.min_time.empty()) {
     throw UsageError(fmt::format("--repetitions '{}': excludes --min-time '{}'; give one of them",
                                  options.repetitions, options.min_time));
   }
   if (!options.repetitions.empty()) {
-    result.schedule.repetitions =
+    result.repetitions.repetitions =
         static_cast<int>(parse_integer("--repetitions", options.repetitions, {1, 1'000'000}));
   }
   if (!options.min_time.empty()) {
-    result.schedule.min_time = parse_number("--min-time", options.min_time, {0, 86'400});
+    result.repetitions.min_time = parse_number("--min-time", options.min_time, {0, 86'400});
   }
   result.seed = static_cast<std::uint64_t>(parse_integer("--seed", options.seed, {0, std::int64_t{1} << 62}));
   result.check_rows = static_cast<int>(parse_integer("--check-rows", options.check_rows, {0, 1'000'000}));
@@ -53,9 +54,10 @@ RunnerOptions runner_options(const BenchOptions& options, Device device) {
 // Where finished rows go: the files first, so that they are complete whatever happens to the terminal.
 class Output {
  public:
-  Output(const BenchOptions& options, const Sweep& sweep, const std::vector<Algorithm>& algorithms)
-      : device_(sweep.device),
-        table_(sweep, algorithms),
+  Output(const BenchOptions& options, const std::vector<Problem>& problems,
+         const std::vector<Method>& methods)
+      : device_(problems.front().device),
+        table_(problems, methods),
         shows_table_(options.json != "-" && options.csv != "-") {
     if (options.json == "-" && options.csv == "-") {
       throw UsageError("--csv '-': standard output already carries --json; write one of them to a file");
@@ -102,39 +104,40 @@ struct Tally {
 };
 
 int run_bench(const BenchOptions& options) {
-  const Sweep sweep = parse_sweep(options.problem);
-  const RunnerOptions runner = runner_options(options, sweep.device);
-  const std::vector<Algorithm> algorithms =
-      sweep.algorithms.empty() ? algorithms_here(sweep) : sweep.algorithms;
-  if (sweep.points.size() == 1) (void)Workload(sweep.points.front());  // wrong values end it here
-  Output output(options, sweep, algorithms);
+  const std::vector<Problem> problems = parse_problems(options.problem);
+  const MeasureOptions measuring = measure_options(options, problems.front().device);
+  std::vector<Algorithm> algorithms = parse_algorithms(options.problem);
+  if (algorithms.empty()) algorithms = algorithms_here(problems);
+  const std::vector<Method> methods = methods_of(algorithms);
+  // One invalid problem is a wrong argument; among several it is a row.
+  if (std::equal(problems.begin() + 1, problems.end(), problems.begin(), same_but_direction)) {
+    (void)Operation(problems.front());
+  }
+  Output output(options, problems, methods);
   output.begin();
 
-  const std::vector<Contest> all = contests(sweep, algorithms);
   double total = 0, done = 0;
-  for (const Contest& contest : all) total += expected_seconds(contest, runner.schedule);
+  auto expected = [&](const Problem& problem) {
+    return expected_seconds(problem, methods.size(), measuring.repetitions);
+  };
+  for (const Problem& problem : problems) total += expected(problem);
   Tally tally;
   Progress progress;
-  for (const Contest& contest : all) {
-    const double expected = expected_seconds(contest, runner.schedule);
-    const std::string what = fmt::format("{} {}", name(contest.direction), to_string(contest.point));
+  for (const Problem& problem : problems) {
+    const std::string what = fmt::format("{} {}", name(problem.direction), to_string(problem));
     auto proceed = [&](double share) {
-      progress.show(what, (done + share * expected) / total);
+      progress.show(what, (done + share * expected(problem)) / total);
       return interrupted() == 0;
     };
-    const auto rows = run_contest(contest, runner, proceed);
+    const auto rows = measure(problem, methods, measuring, proceed);
     progress.clear();
-    if (!rows || interrupted() != 0) {
-      if (rows) {
-        for (const Row& row : *rows) output.write(row);
-      }
-      return report_interrupt("tessera bench");
-    }
+    if (!rows) return report_interrupt("tessera bench");
     for (const Row& row : *rows) {
       output.write(row);
       tally.add(row);
     }
-    done += expected;
+    if (interrupted() != 0) return report_interrupt("tessera bench");
+    done += expected(problem);
   }
   return tally.exit_code();
 }

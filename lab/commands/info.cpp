@@ -15,6 +15,7 @@
 #include "lab/measure/results.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"

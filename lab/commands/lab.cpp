@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "lab/commands/commands.h"
-#include "lab/experiments/experiments.h"
+#include "lab/commands/options.h"
+#include "lab/experiments/experiment.h"
 #include "lab/measure/machine/machine_text.h"
 #include "lab/measure/results.h"
-#include "lab/measure/trials.h"
+#include "lab/measure/run.h"
 #include "lab/report/report.h"
 #include "lab/terminal/progress.h"
 #include "lab/terminal/table.h"
@@ -84,22 +85,24 @@ std::string resume_command(const LabOptions& options, const std::string& directo
 }
 
 // Short enough for one line of a terminal, the time left included.
-std::string progress_what(const Trial& trial) {
-  const Point& point = trial.contest.point;
-  return fmt::format("{} {}, batch {}, seq {}", trial.experiment, name(trial.contest.direction), point.batch,
-                     point.seq);
+std::string progress_what(const Measurement& measurement) {
+  const Problem& problem = measurement.problem;
+  return fmt::format("{} {}, batch {}, seq {}", measurement.experiment, name(problem.direction),
+                     problem.batch, problem.seq);
 }
 
-std::string what_runs(const Trial& trial) {
-  std::string text = fmt::format("{}: {} {}", trial.experiment, name(trial.contest.direction),
-                                 to_string(trial.contest.point));
-  if (trial.block_k > 0) text += fmt::format(", {} keys per tile", trial.block_k);
+std::string what_runs(const Measurement& measurement) {
+  const Problem& problem = measurement.problem;
+  std::string text =
+      fmt::format("{}: {} {}", measurement.experiment, name(problem.direction), to_string(problem));
+  const std::int64_t block_k = measurement.methods.front().block_k;
+  if (block_k > 0) text += fmt::format(", {} keys per tile", block_k);
   return text;
 }
 
 // "flash2 1.23 ms", "standard out of memory".
 std::string outcome(const Row& row) {
-  const std::string who = row.label.empty() ? tessera::name(row.algorithm) : row.label;
+  const std::string who = name(row.method);
   if (row.status == Status::ok) return fmt::format("{} {} ms", who, significant(row.seconds.median * 1e3));
   return fmt::format("{} {}", who, row.status == Status::out_of_memory ? "out of memory" : name(row.status));
 }
@@ -112,7 +115,7 @@ int run_lab(const LabOptions& options) {
   std::optional<std::size_t> budget;
   if (!options.memory_budget.empty()) budget = parse_bytes("--memory-budget", options.memory_budget);
   const std::string directory = directory_of(options);
-  const std::vector<Trial> trials = trials_of(chosen, scale, device, budget);
+  const std::vector<Measurement> measurements = measurements_of(chosen, scale, device, budget);
   Results results(directory, {.scale = name(scale)}, device, options.resume);
   // All of them: a directory that is continued with other names still explains every row.
   results.describe(find_experiments({}));
@@ -122,17 +125,18 @@ int run_lab(const LabOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Progress progress;
   Listener listener;
-  listener.proceed = [&](const Trial& trial, double share) {
-    progress.show(progress_what(trial), share);
+  listener.proceed = [&](const Measurement& measurement, double share) {
+    progress.show(progress_what(measurement), share);
     return interrupted() == 0;
   };
-  listener.finished = [&](const Trial& trial, const std::vector<Row>& rows) {
+  listener.finished = [&](const Measurement& measurement, const std::vector<Row>& rows) {
     progress.clear();
     std::vector<std::string> outcomes;
     for (const Row& row : rows) outcomes.push_back(outcome(row));
-    print(wrap(fmt::format("{}: {}", what_runs(trial), fmt::join(outcomes, ", ")), kWidestLine, 4) + "\n");
+    print(wrap(fmt::format("{}: {}", what_runs(measurement), fmt::join(outcomes, ", ")), kWidestLine, 4) +
+          "\n");
   };
-  const RunTally tally = run_trials(trials, results, listener);
+  const RunTally tally = run_all(measurements, results, listener);
   progress.clear();
 
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -7,9 +7,10 @@
 #include <map>
 #include <set>
 
-#include "lab/commands/parse.h"
 #include "lab/report/fields.h"
 #include "lab/report/rows.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
@@ -69,7 +70,7 @@ std::string detail_of(const json& row) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-Mark make_mark(const json& row, const Figure& figure, const std::string& field) {
+Mark make_mark(const json& row, const DrawnFigure& figure, const std::string& field) {
   Mark mark{.x = position(figure.x, row), .status = row["status"].get<std::string>()};
   if (row.contains("reason") && row["reason"].is_string())
     mark.reason = one_line(row["reason"].get<std::string>());
@@ -215,7 +216,7 @@ std::string panel_title_of(const json& row, const std::vector<std::string>& face
 }
 
 // A column of a table, or a further line, without any value: why, where the rows say so ("measured_traffic_note").
-void note_empty_column(Figure& figure, const Quantity& quantity, const Rows& rows) {
+void note_empty_column(DrawnFigure& figure, const Quantity& quantity, const Rows& rows) {
   const bool empty = std::none_of(
       rows.begin(), rows.end(), [&](const json* row) { return number_of(*row, quantity.field).has_value(); });
   if (!empty) return;
@@ -226,7 +227,7 @@ void note_empty_column(Figure& figure, const Quantity& quantity, const Rows& row
 }
 
 // Further fields of the same rows as lines of theory, in every panel.
-void add_bounds(Figure& figure, const Rows& rows) {
+void add_bounds(DrawnFigure& figure, const Rows& rows) {
   if (figure.spec.kind != FigureKind::lines) return;
   for (Panel& panel : figure.panels) {
     int dash = 0;
@@ -264,7 +265,7 @@ const char* status_text(const std::string& status) {
 }
 
 // Why points are missing, in words: one note for all series that lack the same points for the same reason.
-void add_notes(Figure& figure) {
+void add_notes(DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<std::string>>>
       notes;  // what is missing, and in which series
   for (const Panel& panel : figure.panels) {
@@ -305,16 +306,16 @@ const Mark* Series::at(std::size_t x) const {
   return nullptr;
 }
 
-Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, const std::string& where) {
+DrawnFigure make_figure(const Figure& asked, const std::vector<json>& given, const std::string& where) {
   check_fields(asked, given, where);
   std::vector<json> all = given;
   fill_kept_share(all);
   if (!asked.sum_over.empty()) all = summed(all, asked);
   if (!asked.last_of.empty()) all = last_ones(all, asked);
   if (quantity_of(asked.y.front(), "", 0).measure == Measure::saving) drop_unsaved(all, asked.y.front());
-  Figure figure;
+  DrawnFigure figure;
   figure.spec = completed(asked);
-  const FigureSpec& spec = figure.spec;
+  const Figure& spec = figure.spec;
   const bool heatmap = spec.kind == FigureKind::heatmap;
 
   Rows rows;
@@ -392,7 +393,7 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
   if (const std::string settings = shared_settings(rows, fields); !settings.empty())
     figure.caption = settings;
   for (std::size_t i = 1; table && i < spec.y.size(); ++i) {
-    FigureSpec column = spec;
+    Figure column = spec;
     column.y = {spec.y[i]};
     figure.columns.push_back(make_figure(column, all, where));
   }

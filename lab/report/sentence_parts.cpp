@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lab/report/sentences.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
@@ -33,7 +34,7 @@ std::string where(const Axis& axis, const std::string& label) {
   return axis.numeric ? fmt::format("{} = {}", axis.quantity.symbol, label) : label;
 }
 
-std::string at(const Figure& figure, std::size_t x) {
+std::string at(const DrawnFigure& figure, std::size_t x) {
   return fmt::format("{} {}", figure.x.numeric ? "at" : "for", where(figure.x, figure.x.labels[x]));
 }
 
@@ -58,7 +59,7 @@ const Series* baseline_of(const Group& group) {
   return group.front();
 }
 
-bool more_is_better(const Figure& figure) { return figure.y.measure == Measure::rate; }
+bool more_is_better(const DrawnFigure& figure) { return figure.y.measure == Measure::rate; }
 
 // What one value is to another: "3.1x as fast" and the word before the other's name, "as".
 struct Relation {
@@ -66,7 +67,7 @@ struct Relation {
   const char* preposition;
 };
 
-Relation relation(const Figure& figure, double value, double base) {
+Relation relation(const DrawnFigure& figure, double value, double base) {
   const double ratio = value / base;
   const bool same = alike(value, base);
   const std::string& what = figure.y.symbol;
@@ -94,7 +95,7 @@ Relation relation(const Figure& figure, double value, double base) {
 }
 
 // "flash2 is 3.1x as fast as standard at N = 2048 (92.8 ms against 151 ms)."
-void compare_with_baseline(const Figure& figure, const Group& group, Sentences& sentences) {
+void compare_with_baseline(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   const Series* base = baseline_of(group);
   struct Found {
     const Series* series;
@@ -129,7 +130,7 @@ void compare_with_baseline(const Figure& figure, const Group& group, Sentences& 
 }
 
 // From where on the order of two series is what it is at the end, where it was another one before.
-void find_crossings(const Figure& figure, const Group& group, Sentences& sentences) {
+void find_crossings(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   const Series* base = baseline_of(group);
   if (!figure.x.numeric || figure.y.measure == Measure::error || figure.y.measure == Measure::other) return;
   for (const Series* series : group) {
@@ -154,7 +155,7 @@ void find_crossings(const Figure& figure, const Group& group, Sentences& sentenc
   }
 }
 
-std::string growth_text(const Figure& figure, const Series& series, double exponent) {
+std::string growth_text(const DrawnFigure& figure, const Series& series, double exponent) {
   const std::string power = fmt::format("{}^{:.2f}", figure.x.quantity.symbol, exponent);
   if (std::fabs(exponent) < 0.12) {
     const auto least = std::min_element(
@@ -175,7 +176,7 @@ std::string growth_text(const Figure& figure, const Series& series, double expon
 }
 
 // Where the axis holds the algorithms: the best of them against standard, for every series.
-void compare_along_axis(const Figure& figure, const Group& group, Sentences& sentences) {
+void compare_along_axis(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   const auto found = std::find(figure.x.labels.begin(), figure.x.labels.end(), "standard");
   if (figure.x.numeric || found == figure.x.labels.end()) return;
   const auto base = static_cast<std::size_t>(found - figure.x.labels.begin());
@@ -195,7 +196,7 @@ void compare_along_axis(const Figure& figure, const Group& group, Sentences& sen
 }
 
 // How time, memory or traffic grow along the axis; where a rate is highest.
-void describe_shape(const Figure& figure, const Group& group, Sentences& sentences) {
+void describe_shape(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   if (!figure.x.numeric || figure.spec.kind == FigureKind::table || figure.y.measure == Measure::error)
     return;
   std::vector<std::string> parts;
@@ -220,7 +221,8 @@ void describe_shape(const Figure& figure, const Group& group, Sentences& sentenc
 
 // How far above the lower bound a series ends and, where the panel is of one series alone, what else is known of its
 // traffic: theory, prediction and measurement are told apart.
-void compare_with_bound(const Figure& figure, const Panel& panel, const Group& group, Sentences& sentences) {
+void compare_with_bound(const DrawnFigure& figure, const Panel& panel, const Group& group,
+                        Sentences& sentences) {
   for (const Series& bound : panel.series) {
     if (!bound.theory || bound.name.rfind("lower bound", 0) != 0) continue;
     std::vector<std::string> parts;
@@ -251,17 +253,13 @@ void compare_with_bound(const Figure& figure, const Panel& panel, const Group& g
 
 }  // namespace
 
-std::string counted(std::size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string listed(const std::vector<std::string>& items) {
   if (items.size() < 2) return items.empty() ? "" : items.front();
   const std::vector<std::string> first(items.begin(), items.end() - 1);
   return fmt::format("{} and {}", fmt::join(first, ", "), items.back());
 }
 
-void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
+void describe_missing(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   for (const Series* series : group) {
     std::vector<std::size_t> places;
     for (const Mark& mark : series->marks) {
@@ -277,7 +275,7 @@ void describe_missing(const Figure& figure, const Group& group, Sentences& sente
   }
 }
 
-Sentences sentences_about(const Figure& figure, const Panel& panel, const Group& group) {
+Sentences sentences_about(const DrawnFigure& figure, const Panel& panel, const Group& group) {
   Sentences sentences;
   compare_along_axis(figure, group, sentences);
   compare_with_baseline(figure, group, sentences);
@@ -288,7 +286,7 @@ Sentences sentences_about(const Figure& figure, const Panel& panel, const Group&
   return sentences;
 }
 
-void compare_contexts(const Figure& figure, const Group& group, const Group& first,
+void compare_contexts(const DrawnFigure& figure, const Group& group, const Group& first,
                       const std::string& context, Sentences& sentences) {
   std::vector<std::string> parts, relations;
   std::optional<std::size_t> place;
@@ -314,7 +312,7 @@ void compare_contexts(const Figure& figure, const Group& group, const Group& fir
 namespace {
 
 // The value of a table's column for one of its series at a place.
-std::optional<double> column_value(const Figure& column, const Panel& panel, const Series& series,
+std::optional<double> column_value(const DrawnFigure& column, const Panel& panel, const Series& series,
                                    std::size_t x) {
   for (const Panel& other : column.panels) {
     for (const Series& same : other.series) {
@@ -326,14 +324,14 @@ std::optional<double> column_value(const Figure& column, const Panel& panel, con
 
 }  // namespace
 
-void compare_columns(const std::vector<const Figure*>& columns, const Panel& panel, const Group& group,
+void compare_columns(const std::vector<const DrawnFigure*>& columns, const Panel& panel, const Group& group,
                      Sentences& sentences) {
-  const Figure& first = *columns.front();
+  const DrawnFigure& first = *columns.front();
   const Series& base = *baseline_of(group);
   Group others = group;
   std::erase(others, &base);
   auto compare_at = [&](std::size_t x) {
-    auto value = [&](const Figure& column, const Series& series) {
+    auto value = [&](const DrawnFigure& column, const Series& series) {
       return column_value(column, panel, series, x).value_or(0);
     };
     std::stable_sort(others.begin(), others.end(), [&](const Series* a, const Series* b) {
@@ -342,7 +340,7 @@ void compare_columns(const std::vector<const Figure*>& columns, const Panel& pan
     });
     for (const Series* series : others) {
       std::vector<std::string> parts, unchanged;
-      for (const Figure* column : columns) {
+      for (const DrawnFigure* column : columns) {
         const double mine = value(*column, *series), theirs = value(*column, base);
         if (mine <= 0 || theirs <= 0) continue;
         const bool same = alike(mine, theirs);
@@ -371,7 +369,7 @@ void compare_columns(const std::vector<const Figure*>& columns, const Panel& pan
   }
 }
 
-void read_cells(const Figure& figure, const Panel& panel, Sentences& sentences) {
+void read_cells(const DrawnFigure& figure, const Panel& panel, Sentences& sentences) {
   std::vector<std::pair<const Series*, const Mark*>> cells;
   std::size_t missing = 0, total = 0;
   for (const Series& series : panel.series) {

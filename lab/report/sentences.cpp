@@ -7,18 +7,19 @@
 #include <utility>
 
 #include "lab/report/sentence_parts.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
 
 // Contexts of one figure that are put into words; the rest is in its chart and table.
-constexpr std::size_t kMostReadings = 6;
+constexpr std::size_t kMostParagraphs = 6;
 
-void add(std::vector<Reading>& all, Reading reading) {
-  if (!reading.sentences.empty()) all.push_back(std::move(reading));
+void add(std::vector<Paragraph>& all, Paragraph paragraph) {
+  if (!paragraph.sentences.empty()) all.push_back(std::move(paragraph));
 }
 
-std::size_t measured_points(const Figure& figure) {
+std::size_t measured_points(const DrawnFigure& figure) {
   std::size_t count = 0;
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
@@ -28,7 +29,7 @@ std::size_t measured_points(const Figure& figure) {
   return count;
 }
 
-bool telling(const Figure& column) {
+bool telling(const DrawnFigure& column) {
   const bool bound = column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
   return (column.y.measure != Measure::other || column.y.field == "flops") && !bound &&
          measured_points(column) > 0;
@@ -36,22 +37,22 @@ bool telling(const Figure& column) {
 
 // The columns of a table with times that are worth a word, the times first; none for other figures. What such a table is
 // about is said in one sentence, not in one for each column: how much faster, and what it took.
-std::vector<const Figure*> columns_beside_times(const Figure& figure) {
-  std::vector<const Figure*> columns;
+std::vector<const DrawnFigure*> columns_beside_times(const DrawnFigure& figure) {
+  std::vector<const DrawnFigure*> columns;
   if (figure.spec.kind != FigureKind::table) return columns;
   if (telling(figure)) columns.push_back(&figure);
-  for (const Figure& column : figure.columns) {
+  for (const DrawnFigure& column : figure.columns) {
     if (telling(column)) columns.push_back(&column);
   }
   std::stable_partition(columns.begin(), columns.end(),
-                        [](const Figure* column) { return column->y.measure == Measure::time; });
+                        [](const DrawnFigure* column) { return column->y.measure == Measure::time; });
   if (columns.empty() || columns.front()->y.measure != Measure::time) columns.clear();
   return columns;
 }
 
 // What a causal mask costs beside none, where a figure of times has a panel of each: for every series at the last point
 // that both have.
-void compare_masks(const Figure& figure, Sentences& sentences) {
+void compare_masks(const DrawnFigure& figure, Sentences& sentences) {
   auto series_of = [&](const char* title) {
     const auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),
                                     [&](const Panel& one) { return one.title == title; });
@@ -76,11 +77,11 @@ void compare_masks(const Figure& figure, Sentences& sentences) {
     sentences.push_back(fmt::format("Of the time without a mask, a causal one takes {}.", listed(parts)));
 }
 
-void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& all) {
+void read_panel(const DrawnFigure& figure, const Panel& panel, std::vector<Paragraph>& all) {
   if (figure.spec.kind == FigureKind::heatmap) {
-    Reading reading{panel.title, {}};
-    read_cells(figure, panel, reading.sentences);
-    add(all, std::move(reading));
+    Paragraph paragraph{panel.title, {}};
+    read_cells(figure, panel, paragraph.sentences);
+    add(all, std::move(paragraph));
     return;
   }
   std::vector<std::pair<std::string, Group>> groups;  // by what they share, in order of appearance
@@ -92,18 +93,18 @@ void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& 
     found->second.push_back(&series);
   }
   for (const auto& [rest, group] : groups) {
-    Reading reading{panel.title, {}};
+    Paragraph paragraph{panel.title, {}};
     if (const auto columns = columns_beside_times(figure); !columns.empty()) {
-      compare_columns(columns, panel, group, reading.sentences);
-      describe_missing(*columns.front(), group, reading.sentences);
+      compare_columns(columns, panel, group, paragraph.sentences);
+      describe_missing(*columns.front(), group, paragraph.sentences);
     } else {
-      reading.sentences = sentences_about(figure, panel, group);
+      paragraph.sentences = sentences_about(figure, panel, group);
     }
-    if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+    if (!rest.empty()) paragraph.context += (paragraph.context.empty() ? "" : ", ") + rest;
     if (&group != &groups.front().second) {
-      compare_contexts(figure, group, groups.front().second, groups.front().first, reading.sentences);
+      compare_contexts(figure, group, groups.front().second, groups.front().first, paragraph.sentences);
     }
-    add(all, std::move(reading));
+    add(all, std::move(paragraph));
   }
 }
 
@@ -139,19 +140,19 @@ std::optional<double> linear_slope(const Axis& axis, const Series& series) {
   return fitted_slope(points);
 }
 
-std::vector<Reading> readings(const Figure& figure) {
-  std::vector<Reading> all;
+std::vector<Paragraph> paragraphs(const DrawnFigure& figure) {
+  std::vector<Paragraph> all;
   if (figure.y.measure == Measure::loss || figure.y.measure == Measure::saving) {
-    for (Reading& reading : training_readings(figure)) add(all, std::move(reading));
+    for (Paragraph& paragraph : training_paragraphs(figure)) add(all, std::move(paragraph));
   } else {
-    Reading masks;
+    Paragraph masks;
     compare_masks(figure, masks.sentences);
     add(all, std::move(masks));
     for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
   }
-  for (const Figure& column : figure.columns) {
+  for (const DrawnFigure& column : figure.columns) {
     if (!telling(column) || !columns_beside_times(figure).empty()) continue;
-    for (Reading& reading : readings(column)) all.push_back(std::move(reading));
+    for (Paragraph& paragraph : paragraphs(column)) all.push_back(std::move(paragraph));
   }
   if (all.empty()) {
     const std::size_t count = measured_points(figure);
@@ -160,9 +161,9 @@ std::vector<Reading> readings(const Figure& figure) {
                                : fmt::format("{}, and nothing to compare {} with.", counted(count, "point"),
                                              count == 1 ? "it" : "them")}});
   }
-  if (all.size() > kMostReadings) {
-    const std::size_t left = all.size() - kMostReadings;
-    all.resize(kMostReadings);
+  if (all.size() > kMostParagraphs) {
+    const std::size_t left = all.size() - kMostParagraphs;
+    all.resize(kMostParagraphs);
     all.push_back({"",
                    {fmt::format("{} {} in the chart and the table.", counted(left, "more combination"),
                                 left == 1 ? "is" : "are")}});
@@ -170,8 +171,8 @@ std::vector<Reading> readings(const Figure& figure) {
   return all;
 }
 
-std::string headline(const Figure& figure) {
-  const Reading first = readings(figure).front();
+std::string headline(const DrawnFigure& figure) {
+  const Paragraph first = paragraphs(figure).front();
   return first.context.empty() ? first.sentences.front()
                                : fmt::format("{}: {}", first.context, first.sentences.front());
 }

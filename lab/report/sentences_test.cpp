@@ -8,12 +8,12 @@
 namespace tessera::lab::report {
 namespace {
 
-std::string words(const std::vector<nlohmann::json>& rows, const FigureSpec& spec = test_figure()) {
+std::string words(const std::vector<nlohmann::json>& rows, const Figure& spec = test_figure()) {
   const Report report = make_report({test_results(rows, spec)});
   std::string text;
-  for (const Reading& reading : readings(report.sections.at(0).figures.at(0))) {
-    if (!reading.context.empty()) text += "[" + reading.context + "] ";
-    text += fmt::format("{} ", fmt::join(reading.sentences, " "));
+  for (const Paragraph& paragraph : paragraphs(report.sections.at(0).figures.at(0))) {
+    if (!paragraph.context.empty()) text += "[" + paragraph.context + "] ";
+    text += fmt::format("{} ", fmt::join(paragraph.sentences, " "));
   }
   return text;
 }
@@ -22,14 +22,14 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(Readings, CompareWithStandardAtTheLastCommonPoint) {
+TEST(Sentences, CompareWithStandardAtTheLastCommonPoint) {
   const std::string said = words(test_rows());
   EXPECT_TRUE(contains(said, "flash2 is 4.0× as fast as standard at N = 512 (16.0 ms against 64.0 ms)."))
       << said;
   EXPECT_TRUE(contains(said, "Time against N: quadratic for standard (N^2.00)")) << said;
 }
 
-TEST(Readings, ChangeWithARow) {
+TEST(Sentences, ChangeWithARow) {
   std::vector<nlohmann::json> rows = test_rows();
   rows[5]["median_ms"] = 128;
   const std::string said = words(rows);
@@ -39,7 +39,7 @@ TEST(Readings, ChangeWithARow) {
   EXPECT_FALSE(contains(words(test_rows()), "ahead"));
 }
 
-TEST(Readings, SmallDifferencesAreNone) {
+TEST(Sentences, SmallDifferencesAreNone) {
   std::vector<nlohmann::json> rows = test_rows();
   rows[5]["median_ms"] = 63.5;
   EXPECT_TRUE(contains(words(rows), "flash2 is as fast as standard at N = 512"));
@@ -52,18 +52,18 @@ TEST(Readings, SmallDifferencesAreNone) {
   EXPECT_TRUE(contains(said, "flash2 is as fast as standard at N = 512.")) << said;
 }
 
-TEST(Readings, MemoryGrowsWithASlope) {
+TEST(Sentences, MemoryGrowsWithASlope) {
   const std::string said = words(test_rows(), test_figure("peak_extra_bytes"));
   EXPECT_TRUE(contains(said, "linear for flash2 (N^1.00, slope 1.00 KiB per token)")) << said;
 }
 
-TEST(Readings, RatesHaveAHighestPoint) {
+TEST(Sentences, RatesHaveAHighestPoint) {
   const std::string said = words(test_rows(), test_figure("tflops"));
   EXPECT_TRUE(contains(said, "flash2 is at 4.0× the rate of standard at N = 512")) << said;
   EXPECT_TRUE(contains(said, "500 GFLOP/s for flash2 (N = 128)")) << said;
 }
 
-TEST(Readings, OutOfMemoryIsSaid) {
+TEST(Sentences, OutOfMemoryIsSaid) {
   std::vector<nlohmann::json> rows = test_rows();
   rows[4] = test_missing("standard", 512, "out_of_memory", "too much");
   const std::string said = words(rows);
@@ -71,7 +71,7 @@ TEST(Readings, OutOfMemoryIsSaid) {
   EXPECT_TRUE(contains(said, "standard runs out of memory at N = 512.")) << said;
 }
 
-TEST(Readings, MachinesAreCompared) {
+TEST(Sentences, MachinesAreCompared) {
   std::vector<nlohmann::json> rows = test_rows();
   for (nlohmann::json row : test_rows()) {
     row["machine"] = "CPU B";
@@ -84,8 +84,8 @@ TEST(Readings, MachinesAreCompared) {
 }
 
 // How much faster, and what it took: one sentence, the times first, what is the same last.
-TEST(Readings, TablesWithTimesTellTheirColumnsTogether) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+TEST(Sentences, TablesWithTimesTellTheirColumnsTogether) {
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.kind = FigureKind::table;
   spec.y = {"predicted_traffic_bytes", "peak_extra_bytes", "median_ms"};
   std::vector<nlohmann::json> rows = test_rows();
@@ -109,8 +109,8 @@ TEST(Readings, TablesWithTimesTellTheirColumnsTogether) {
   EXPECT_TRUE(contains(missing, "standard runs out of memory at N = 512.")) << missing;
 }
 
-TEST(Readings, TablesWithoutTimesCompareEveryColumn) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+TEST(Sentences, TablesWithoutTimesCompareEveryColumn) {
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.kind = FigureKind::table;
   spec.y = {"predicted_traffic_bytes", "peak_extra_bytes"};
   const std::string said = words(test_rows(), spec);
@@ -120,8 +120,8 @@ TEST(Readings, TablesWithoutTimesCompareEveryColumn) {
   EXPECT_TRUE(contains(said, "flash2 is at the same memory as standard")) << said;
 }
 
-TEST(Readings, HeatMapsHaveExtremes) {
-  FigureSpec spec = test_figure("algorithm");
+TEST(Sentences, HeatMapsHaveExtremes) {
+  Figure spec = test_figure("algorithm");
   spec.kind = FigureKind::heatmap;
   spec.series = {};
   spec.value = "median_ms";
@@ -132,8 +132,8 @@ TEST(Readings, HeatMapsHaveExtremes) {
       << said;
 }
 
-TEST(Readings, AlgorithmsOnTheAxisAreCompared) {
-  FigureSpec spec = test_figure();
+TEST(Sentences, AlgorithmsOnTheAxisAreCompared) {
+  Figure spec = test_figure();
   spec.kind = FigureKind::bars;
   spec.x = "algorithm";
   spec.series = {"q_length"};
@@ -141,8 +141,8 @@ TEST(Readings, AlgorithmsOnTheAxisAreCompared) {
   EXPECT_TRUE(contains(said, "N 512: flash2 is 4.0× as fast as standard (16.0 ms against 64.0 ms).")) << said;
 }
 
-TEST(Readings, DistanceToTheLowerBoundIsSaid) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+TEST(Sentences, DistanceToTheLowerBoundIsSaid) {
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.bounds = {"minimum_traffic_bytes"};
   const std::string said = words(test_rows(), spec);  // 8 N^2 bytes over 2048 N
   EXPECT_TRUE(
@@ -151,8 +151,8 @@ TEST(Readings, DistanceToTheLowerBoundIsSaid) {
 }
 
 // Of one series the lines beside it are told as well, each by its name, and only where the series was measured.
-TEST(Readings, TheoryPredictionAndMeasurementAreToldApart) {
-  FigureSpec spec = test_figure("tile_traffic_bytes");
+TEST(Sentences, TheoryPredictionAndMeasurementAreToldApart) {
+  Figure spec = test_figure("tile_traffic_bytes");
   spec.bounds = {"minimum_traffic_bytes", "predicted_traffic_bytes", "measured_traffic_bytes"};
   std::vector<nlohmann::json> rows = {test_row("flash2", 128, 1), test_row("flash2", 256, 1),
                                       test_missing("flash2", 512, "unsupported", "fixed tiles")};
@@ -172,8 +172,8 @@ TEST(Readings, TheoryPredictionAndMeasurementAreToldApart) {
   EXPECT_FALSE(contains(words(rows, spec), "Measured traffic:"));
 }
 
-TEST(Readings, BarsOfPredictionAndMeasurementAreComparedEach) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+TEST(Sentences, BarsOfPredictionAndMeasurementAreComparedEach) {
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.kind = FigureKind::bars;
   spec.bounds = {"measured_traffic_bytes"};
   std::vector<nlohmann::json> rows = {test_row("standard", 512, 1), test_row("flash2", 512, 1)};
@@ -185,8 +185,8 @@ TEST(Readings, BarsOfPredictionAndMeasurementAreComparedEach) {
       << said;
 }
 
-TEST(Readings, ACausalMaskIsComparedWithNone) {
-  FigureSpec spec = test_figure();
+TEST(Sentences, ACausalMaskIsComparedWithNone) {
+  Figure spec = test_figure();
   spec.facets = {"mask"};
   std::vector<nlohmann::json> rows = test_rows();
   EXPECT_FALSE(contains(words(rows, spec), "without a mask"));
@@ -204,8 +204,8 @@ TEST(Readings, ACausalMaskIsComparedWithNone) {
       << said;
 }
 
-TEST(Readings, WhatFitsIsCounted) {
-  FigureSpec spec = test_figure("algorithm");
+TEST(Sentences, WhatFitsIsCounted) {
+  Figure spec = test_figure("algorithm");
   spec.kind = FigureKind::heatmap;
   spec.series = {};
   spec.value = "status";
@@ -215,12 +215,12 @@ TEST(Readings, WhatFitsIsCounted) {
   EXPECT_TRUE(contains(said, "5 of 6 points fit. The farthest is N = 512, with flash2.")) << said;
 }
 
-TEST(Readings, NothingMeasuredIsSaid) {
+TEST(Sentences, NothingMeasuredIsSaid) {
   EXPECT_TRUE(contains(words({test_missing("hopper", 128, "unsupported", "no GPU")}),
                        "Nothing could be measured here"));
 }
 
-TEST(Readings, OnePointIsSingular) {
+TEST(Sentences, OnePointIsSingular) {
   EXPECT_TRUE(contains(words({test_row("flash2", 128, 1)}), "1 point, and nothing to compare it with."));
   EXPECT_TRUE(contains(words({test_row("flash2", 128, 1), test_row("flash2", 256, 1)}),
                        "2 points, and nothing to compare them with."));
@@ -244,14 +244,14 @@ std::vector<nlohmann::json> curve_rows() {
           curve_row("flash", 10, 4.02, 10.0),   curve_row("flash", 20, 3.004, 20.0)};
 }
 
-FigureSpec curve_figure(const std::string& x) {
-  FigureSpec spec = test_figure("loss");
+Figure curve_figure(const std::string& x) {
+  Figure spec = test_figure("loss");
   spec.x = x;
   spec.log_x = spec.log_y = false;
   return spec;
 }
 
-TEST(TrainingReadings, CurvesEndSomewhereAndStayTogether) {
+TEST(TrainingSentences, CurvesEndSomewhereAndStayTogether) {
   const std::string said = words(curve_rows(), curve_figure("step"));
   EXPECT_TRUE(contains(said, "At step 20 the loss is 3.000 with standard and 3.004 with flash.")) << said;
   EXPECT_TRUE(contains(said, "flash stays within 0.020 of standard (widest at step 10).")) << said;
@@ -260,7 +260,7 @@ TEST(TrainingReadings, CurvesEndSomewhereAndStayTogether) {
   EXPECT_TRUE(contains(words(rows, curve_figure("step")), "within 0.50 of standard (widest at step 20)"));
 }
 
-TEST(TrainingReadings, CurvesThatEndEarlySayWhere) {
+TEST(TrainingSentences, CurvesThatEndEarlySayWhere) {
   std::vector<nlohmann::json> rows = curve_rows();
   rows.back() = test_missing("flash", 512, "out_of_memory", "none left");
   rows.back().update({{"step", 20}, {"preset", "tiny"}, {"loss", nullptr}});
@@ -269,14 +269,14 @@ TEST(TrainingReadings, CurvesThatEndEarlySayWhere) {
   EXPECT_TRUE(contains(said, "flash runs out of memory.")) << said;
 }
 
-TEST(TrainingReadings, TimeToTheSameLoss) {
+TEST(TrainingSentences, TimeToTheSameLoss) {
   const std::string said = words(curve_rows(), curve_figure("train_seconds"));
   EXPECT_TRUE(contains(said, "A loss of 3.004 is reached after 40.0 s with standard and 20.0 s with flash."))
       << said;
 }
 
-TEST(TrainingReadings, TheEndOfACurveIsDrawnAlone) {
-  FigureSpec spec = test_figure("tokens_per_second");
+TEST(TrainingSentences, TheEndOfACurveIsDrawnAlone) {
+  Figure spec = test_figure("tokens_per_second");
   spec.kind = FigureKind::bars;
   spec.x = "preset";
   spec.last_of = "step";
@@ -293,13 +293,13 @@ nlohmann::json saving_row(const std::string& algorithm, int seq, int width, cons
   return row;
 }
 
-TEST(TrainingReadings, SavingsHaveAMeanAndEnds) {
+TEST(TrainingSentences, SavingsHaveAMeanAndEnds) {
   std::vector<nlohmann::json> rows = {
       saving_row("standard", 128, 64, nullptr), saving_row("flash", 128, 64, 10.0),
       saving_row("standard", 256, 64, nullptr), saving_row("flash", 256, 64, 50.0),
       saving_row("flash", 256, 128, 30.0),      test_missing("standard", 256, "out_of_memory", "none left")};
   rows.back().update({{"embedding", 128}, {"depth", 2}, {"time_saved_percent", nullptr}});
-  FigureSpec spec = test_figure("time_saved_percent");
+  Figure spec = test_figure("time_saved_percent");
   spec.kind = FigureKind::bars;
   spec.log_x = spec.log_y = false;
   const std::string said = words(rows, spec);
@@ -316,12 +316,12 @@ TEST(TrainingReadings, SavingsHaveAMeanAndEnds) {
   EXPECT_TRUE(contains(one, "On average over 1 point 10.0 % of the time is saved.")) << one;
 }
 
-TEST(TrainingReadings, TheFrontierIsTheLongestThatFits) {
+TEST(TrainingSentences, TheFrontierIsTheLongestThatFits) {
   std::vector<nlohmann::json> rows = {saving_row("standard", 128, 64, nullptr),
                                       test_missing("standard", 256, "out_of_memory", "none left"),
                                       saving_row("flash", 128, 64, 10.0), saving_row("flash", 256, 64, 50.0)};
   rows[1].update({{"embedding", 64}, {"depth", 2}});
-  FigureSpec spec = test_figure("q_length");
+  Figure spec = test_figure("q_length");
   spec.kind = FigureKind::bars;
   spec.x = "embedding";
   spec.last_of = "q_length";

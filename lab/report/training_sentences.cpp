@@ -7,6 +7,7 @@
 
 #include "lab/report/sentence_parts.h"
 #include "lab/report/sentences.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
@@ -25,12 +26,12 @@ const Mark* last_of(const Series& curve) {
   return last;
 }
 
-std::string place_of(const Figure& figure, std::size_t x) {
+std::string place_of(const DrawnFigure& figure, std::size_t x) {
   return fmt::format("{} {}", figure.x.quantity.symbol, figure.x.labels[x]);
 }
 
 // "At step 200 the loss is 2.310 with standard and 2.311 with flash." Curves that end early say where.
-std::string ends_text(const Figure& figure, const Curves& curves) {
+std::string ends_text(const DrawnFigure& figure, const Curves& curves) {
   std::size_t end = 0;
   for (const Series* curve : curves) end = std::max(end, last_of(*curve)->x);
   std::vector<std::string> parts;
@@ -43,7 +44,7 @@ std::string ends_text(const Figure& figure, const Curves& curves) {
 }
 
 // "flash stays within 0.0042 of standard (widest at step 60)."
-void compare_curves(const Figure& figure, const Curves& curves, Sentences& sentences) {
+void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& sentences) {
   const auto standard = std::find_if(curves.begin(), curves.end(),
                                      [](const Series* curve) { return curve->primary == "standard"; });
   const Series& base = standard == curves.end() ? *curves.front() : **standard;
@@ -62,7 +63,7 @@ void compare_curves(const Figure& figure, const Curves& curves, Sentences& sente
 }
 
 // When each curve first gets as low as all of them do. "A loss of 2.35 is reached after 161 s with standard."
-std::string race_text(const Figure& figure, const Curves& curves) {
+std::string race_text(const DrawnFigure& figure, const Curves& curves) {
   double goal = 0;
   for (const Series* curve : curves) {
     double lowest = *last_of(*curve)->y;
@@ -78,8 +79,8 @@ std::string race_text(const Figure& figure, const Curves& curves) {
   return fmt::format("A loss of {} is reached after {}.", loss_text(goal), listed(parts));
 }
 
-std::vector<Reading> loss_readings(const Figure& figure) {
-  std::vector<Reading> all;
+std::vector<Paragraph> loss_paragraphs(const DrawnFigure& figure) {
+  std::vector<Paragraph> all;
   for (const Panel& panel : figure.panels) {
     std::map<std::string, Curves> groups;  // by machine, type and whatever else they share
     std::map<std::string, Sentences> missing;
@@ -90,16 +91,16 @@ std::vector<Reading> loss_readings(const Figure& figure) {
       if (lacking) missing[series.rest].push_back(fmt::format("{} runs out of memory.", series.primary));
     }
     for (const auto& [rest, curves] : groups) {
-      Reading reading{panel.title, {}};
-      if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+      Paragraph paragraph{panel.title, {}};
+      if (!rest.empty()) paragraph.context += (paragraph.context.empty() ? "" : ", ") + rest;
       if (figure.x.numeric && figure.x.quantity.field == "train_seconds") {
-        reading.sentences.push_back(race_text(figure, curves));
+        paragraph.sentences.push_back(race_text(figure, curves));
       } else {
-        reading.sentences.push_back(ends_text(figure, curves));
-        compare_curves(figure, curves, reading.sentences);
+        paragraph.sentences.push_back(ends_text(figure, curves));
+        compare_curves(figure, curves, paragraph.sentences);
       }
-      for (const std::string& one : missing[rest]) reading.sentences.push_back(one);
-      all.push_back(std::move(reading));
+      for (const std::string& one : missing[rest]) paragraph.sentences.push_back(one);
+      all.push_back(std::move(paragraph));
     }
   }
   return all;
@@ -117,7 +118,7 @@ std::string percent_text(double percent) {
 }
 
 // "On average over 12 points 52.1 % of the time is saved, between 20.3 % (N = 512) and 68.4 % (N = 4096)."
-std::string saving_text(const Figure& figure, const std::vector<Saving>& savings) {
+std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& savings) {
   double sum = 0;
   for (const Saving& saving : savings) sum += saving.percent;
   const double mean = sum / static_cast<double>(savings.size());
@@ -138,7 +139,7 @@ std::string saving_text(const Figure& figure, const std::vector<Saving>& savings
 
 // One for all points of a figure; where the series differ in two things, such as machine and width, one for each value
 // of the first.
-std::vector<Reading> saving_readings(const Figure& figure) {
+std::vector<Paragraph> saving_paragraphs(const DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<Saving>>> groups;
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
@@ -156,7 +157,7 @@ std::vector<Reading> saving_readings(const Figure& figure) {
       }
     }
   }
-  std::vector<Reading> all;
+  std::vector<Paragraph> all;
   for (const auto& [context, savings] : groups) {
     if (!savings.empty()) all.push_back({context, {saving_text(figure, savings)}});
   }
@@ -165,8 +166,8 @@ std::vector<Reading> saving_readings(const Figure& figure) {
 
 }  // namespace
 
-std::vector<Reading> training_readings(const Figure& figure) {
-  return figure.y.measure == Measure::loss ? loss_readings(figure) : saving_readings(figure);
+std::vector<Paragraph> training_paragraphs(const DrawnFigure& figure) {
+  return figure.y.measure == Measure::loss ? loss_paragraphs(figure) : saving_paragraphs(figure);
 }
 
 }  // namespace tessera::lab::report

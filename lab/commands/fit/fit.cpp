@@ -18,6 +18,7 @@
 #include "lab/commands/parse.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 #include "tessera/error.h"
 
@@ -90,14 +91,14 @@ std::string model_text(const Transformer& model, double bytes) {
 }
 
 // A kind of memory: its column, its place in the bars and its field of the JSON.
-struct Part {
+struct MemoryItem {
   const char* header;
   const char* field;
   const char* cell;  // of a bar
   double FitMemory::*bytes;
 };
 
-constexpr std::array<Part, 6> kParts = {{
+constexpr std::array<MemoryItem, 6> kMemoryItems = {{
     {"parameters", "parameters_bytes", "█", &FitMemory::parameters},
     {"gradients", "gradients_bytes", "▓", &FitMemory::gradients},
     {"optimizer", "optimizer_bytes", "▒", &FitMemory::optimizer},
@@ -107,14 +108,14 @@ constexpr std::array<Part, 6> kParts = {{
 }};
 
 // Those that take anything at all.
-std::vector<Part> parts_of(const std::vector<Fit>& fits) {
-  std::vector<Part> parts;
-  for (const Part& part : kParts) {
+std::vector<MemoryItem> items_of(const std::vector<Fit>& fits) {
+  std::vector<MemoryItem> items;
+  for (const MemoryItem& item : kMemoryItems) {
     const bool used =
-        std::any_of(fits.begin(), fits.end(), [&](const Fit& fit) { return fit.memory.*part.bytes > 0; });
-    if (used) parts.push_back(part);
+        std::any_of(fits.begin(), fits.end(), [&](const Fit& fit) { return fit.memory.*item.bytes > 0; });
+    if (used) items.push_back(item);
   }
-  return parts;
+  return items;
 }
 
 std::string length_text(std::int64_t length) {
@@ -123,15 +124,15 @@ std::string length_text(std::int64_t length) {
 }
 
 std::string table_text(const std::vector<Fit>& fits) {
-  const std::vector<Part> parts = parts_of(fits);
+  const std::vector<MemoryItem> items = items_of(fits);
   std::vector<Column> columns = {{.header = "with", .justify = Justify::left}, {.header = "longest N"}};
-  for (const Part& part : parts) columns.push_back({.header = part.header});
+  for (const MemoryItem& item : items) columns.push_back({.header = item.header});
   columns.push_back({.header = "in all"});
   columns.push_back({.header = "at work on", .justify = Justify::left});
   std::vector<std::vector<std::string>> rows;
   for (const Fit& fit : fits) {
     std::vector<std::string> row = {fit.choice.name, length_text(fit.length)};
-    for (const Part& part : parts) row.push_back(bytes_text(fit.memory.*part.bytes));
+    for (const MemoryItem& item : items) row.push_back(bytes_text(fit.memory.*item.bytes));
     row.push_back(bytes_text(fit.memory.total()));
     row.emplace_back(fit.memory.at_work);
     rows.push_back(std::move(row));
@@ -168,7 +169,8 @@ std::string chart_text(const std::vector<Fit>& fits, double bytes) {
     text += "\n";
   }
   std::vector<std::string> legend;
-  for (const Part& part : parts_of(fits)) legend.push_back(fmt::format("{} {}", part.cell, part.header));
+  for (const MemoryItem& item : items_of(fits))
+    legend.push_back(fmt::format("{} {}", item.cell, item.header));
   text +=
       fmt::format("memory{}: {}\n", longest > 0 ? " at that length" : fmt::format(" for N = {}", kFitStep),
                   fmt::join(legend, "  "));
@@ -176,10 +178,11 @@ std::string chart_text(const std::vector<Fit>& fits, double bytes) {
   for (const Fit& fit : fits) {
     std::string bar;
     double before = 0;
-    for (const Part& part : parts_of(fits)) {  // rounded where they end, so that rounding does not add up
-      const double after = before + fit.memory.*part.bytes / most;
+    for (const MemoryItem& item :
+         items_of(fits)) {  // rounded where they end, so that rounding does not add up
+      const double after = before + fit.memory.*item.bytes / most;
       const double cells = std::max(0.0, after * kWidest + 0.5) - static_cast<double>(display_width(bar));
-      for (int i = 0; i < static_cast<int>(cells); ++i) bar += part.cell;
+      for (int i = 0; i < static_cast<int>(cells); ++i) bar += item.cell;
       before = after;
     }
     const std::size_t used = display_width(bar);
@@ -202,8 +205,8 @@ std::string advice_text(const Transformer& model, const std::vector<Fit>& fits, 
   const FitMemory& m = least->memory;
   const double fixed = m.parameters + m.gradients + m.optimizer;
   std::vector<std::string> taken;
-  for (const Part& part : kParts) {
-    if (m.*part.bytes > 0) taken.push_back(fmt::format("{} {}", part.header, bytes_text(m.*part.bytes)));
+  for (const MemoryItem& item : kMemoryItems) {
+    if (m.*item.bytes > 0) taken.push_back(fmt::format("{} {}", item.header, bytes_text(m.*item.bytes)));
   }
   std::string text =
       fixed > bytes ? fmt::format("Nothing fits, for parameters{} take {}, whatever the length",
@@ -223,7 +226,7 @@ std::string advice_text(const Transformer& model, const std::vector<Fit>& fits, 
 
 nlohmann::ordered_json fit_json(const Fit& fit) {
   nlohmann::ordered_json json = {{"attention", fit.choice.name}, {"longest", fit.length}};
-  for (const Part& part : kParts) json[part.field] = fit.memory.*part.bytes;
+  for (const MemoryItem& item : kMemoryItems) json[item.field] = fit.memory.*item.bytes;
   json["working_on"] = fit.memory.at_work;
   json["total_bytes"] = fit.memory.total();
   return json;

@@ -16,6 +16,7 @@
 #include "lab/measure/machine/machine_text.h"
 #include "lab/terminal/progress.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab {

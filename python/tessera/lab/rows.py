@@ -1,7 +1,6 @@
-"""Rows and where they are kept: the schema of `tessera lab` (lab/measure/results.h) with the fields of training.
+"""Rows and the directory that holds them: results.jsonl (one row per line, flushed after every row) and results.csv.
 
-A directory holds results.jsonl (a row a line, whole after every row) and results.csv (the same rows). A row describes
-itself: machine, commit, sizes, what came out, and why not where nothing did.
+A row describes itself: machine, commit, problem, method, and the result or the reason why there is none.
 """
 
 import csv
@@ -15,38 +14,20 @@ from datetime import datetime, timezone
 
 from tessera.lab.errors import UsageError
 
-SCHEMA = 1
+# The table of all fields, in their order: lab/measure/fields.json, which says what each means.
+TABLE = [
+    field
+    for field in json.loads(pathlib.Path(__file__).with_name("fields.json").read_text(encoding="utf-8"))
+    if "python" in field.get("programs", ["python"])
+]
+FIELDS = {field["name"]: field["default"] for field in TABLE}  # a row of which nothing is known
+SCHEMA = FIELDS["schema"]
 
-# Every field of every row, in this order, with what it holds where nothing else is known.
-LAB_FIELDS = {
-    "schema": SCHEMA, "commit": "", "experiment": "", "date": "", "scale": "", "version": "", "machine": "", "gpu": None,
-    "device": "", "algorithm": "", "kernel": None, "direction": "", "dtype": "", "batch": 0, "q_length": 0, "k_length": 0,
-    "q_heads": 0, "kv_heads": 0, "qk_dim": 0, "v_dim": 0, "mask": "", "bias": False, "alibi": False, "softcap": 0.0,
-    "dropout": 0.0, "seed": 0, "threads": None, "block_q": None, "block_k": None, "status": "ok", "reason": None,
-    "warmup": 0, "repetitions": None, "median_ms": None, "lower_quartile_ms": None, "upper_quartile_ms": None,
-    "min_ms": None, "max_ms": None, "sm_clock_mhz": None, "flops": None, "visible_pairs": None, "tflops": None,
-    "speedup_over_standard": None, "tensor_bytes": 0, "planned_workspace_bytes": None, "peak_extra_bytes": None,
-    "minimum_traffic_bytes": None, "predicted_traffic_bytes": None, "standard_traffic_bytes": None, "sampled_rows": None,
-    "max_error": None, "rms_error": None, "rms_reference": None, "embedding": 0, "kept_share": None,
-    "requested_block_k": None, "memory_budget_bytes": None, "tile_traffic_bytes": None, "bound_traffic_bytes": None,
-    "measured_traffic_bytes": None, "measured_traffic_note": "not measured: no counters are read",
-}  # fmt: skip
-TRAINING_FIELDS = dict.fromkeys((
-    "torch", "preset", "depth", "parameters", "optimizer", "compiled", "deterministic", "step", "tokens", "loss", "train_loss",
-    "learning_rate", "train_seconds", "tokens_per_second", "peak_bytes", "memory_used_bytes", "time_saved_percent",
-    "memory_saved_percent",
-))  # fmt: skip
-FIELDS = LAB_FIELDS | TRAINING_FIELDS
+# The fields that identify a measurement; known before it is made.
+KEY_FIELDS = tuple(field["name"] for field in TABLE if field["role"] == "key")
 
-# What identifies a measurement; known before it is made.
-KEY_FIELDS = (
-    "experiment", "scale", "algorithm", "direction", "dtype", "batch", "q_length", "k_length", "q_heads", "qk_dim",
-    "embedding", "mask", "dropout", "seed", "memory_budget_bytes", "preset", "depth", "optimizer", "compiled",
-    "deterministic", "step",
-)  # fmt: skip
-
-# In these all rows of a file agree.
-RUN_FIELDS = ("machine", "gpu", "device", "version", "commit")
+# The fields in which all rows of a file agree.
+RUN_FIELDS = tuple(field["name"] for field in TABLE if field["role"] == "run")
 
 EXPERIMENTS = ("training", "gpt", "peers")
 
