@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cuda/common/host/gpus.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {
@@ -23,9 +24,9 @@ constexpr std::array<Direction, 2> kDirections = {Direction::forward, Direction:
 constexpr std::array<std::string_view, 2> kDirectionNames = {"forward", "backward"};
 constexpr std::array<Algorithm, 6> kAlgorithms = {Algorithm::automatic, Algorithm::standard,
                                                   Algorithm::flash1,    Algorithm::flash2,
-                                                  Algorithm::hopper,    Algorithm::minimal};
+                                                  Algorithm::flash3,    Algorithm::minimal};
 constexpr std::array<std::string_view, 6> kAlgorithmNames = {"automatic", "standard", "flash1",
-                                                             "flash2",    "hopper",   "minimal"};
+                                                             "flash2",    "flash3",   "minimal"};
 
 // All values of a repeated option, each of whose texts `parse` turns into a list.
 template <typename T, typename Parse>
@@ -139,7 +140,7 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   constexpr const char* kRun = "What runs";
   add("--direction", options.direction, "DIR", "forward, backward or both [forward]", kRun);
   add("--algorithm", options.algorithm, "NAME",
-      "automatic, standard, flash1, flash2, hopper, minimal [" + default_algorithm + "]", kRun);
+      "automatic, standard, flash1, flash2, flash3, minimal [" + default_algorithm + "]", kRun);
   add("--threads", options.threads, "N", "CPU threads; 0: all [0]", kRun);
   command.add_option("--device", options.device, "cpu, cuda or cuda:N [cpu]")
       ->option_text("DEVICE")
@@ -180,6 +181,11 @@ std::vector<Problem> parse_problems(const ProblemOptions& o) {
 }
 
 std::vector<Algorithm> parse_algorithms(const ProblemOptions& options) {
+  for (const std::string& text : options.algorithm) {
+    for (const std::string& word : split(text, ',')) {
+      if (word == "hopper") throw UsageError("--algorithm 'hopper': hopper is now called flash3");
+    }
+  }
   return distinct(choices("--algorithm", options.algorithm, kAlgorithms, kAlgorithmNames));
 }
 

@@ -62,7 +62,7 @@ TEST(Measure, MeasuresEveryAlgorithm) {
 
 TEST(Measure, ProblemsBecomeTheStatusOfTheirRow) {
   MeasureOptions options = quick();
-  const std::vector<Method> methods = methods_of({Algorithm::hopper, Algorithm::flash2});
+  const std::vector<Method> methods = methods_of({Algorithm::flash3, Algorithm::flash2});
   auto rows = measure(small_problem(), methods, options, always);
   ASSERT_TRUE(rows);
   EXPECT_EQ((*rows)[0].status, Status::unsupported);

@@ -50,6 +50,8 @@ ordered_json parse_row(const std::string& line, const std::string& where) {
     throw UsageError(fmt::format("{}: field '{}' is {}; it must be text", where, field,
                                  row.contains(field) ? row[field].dump() : "missing"));
   }
+  // Until 2026-11 flash3 was called hopper.
+  if (const auto found = row.find("algorithm"); found != row.end() && *found == "hopper") *found = "flash3";
   return row;
 }
 

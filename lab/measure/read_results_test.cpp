@@ -37,6 +37,10 @@ TEST(ReadResults, ReadsRowsAndSkipsEmptyLines) {
   EXPECT_EQ(parse_rows(line + "\n\n" + line + "\n", "r.jsonl").size(), 2U);
 }
 
+TEST(ReadResults, KnowsTheOldNameOfFlash3) {
+  EXPECT_EQ(parse_rows(test_row("hopper", 128, 1).dump(), "r.jsonl").at(0)["algorithm"], "flash3");
+}
+
 TEST(ReadResults, NamesFileAndLineOfACorruptedRow) {
   const std::string good = test_row("flash2", 128, 1).dump();
   const std::string said = refusal(good + "\n" + good.substr(0, 100));

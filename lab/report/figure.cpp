@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 // Algorithms keep their colour in every figure.
-constexpr std::array kAlgorithms = {"standard",     "flash1",         "flash2",       "hopper",    "minimal",
+constexpr std::array kAlgorithms = {"standard",     "flash1",         "flash2",       "flash3",    "minimal",
                                     "block_sparse", "sparse_strided", "sparse_fixed", "linformer", "flash",
                                     "megatron",     "automatic",      "sdpa"};
 

@@ -158,7 +158,7 @@ TEST(ReportModel, BoundsOfBarsAreBarsBeside) {
   spec.bounds = {"measured_traffic_bytes"};
   std::vector<nlohmann::json> rows = test_rows();
   for (nlohmann::json& row : rows) row["measured_traffic_bytes"] = nullptr;
-  rows.push_back(test_missing("hopper", 512, "unsupported", "no GPU"));
+  rows.push_back(test_missing("flash3", 512, "unsupported", "no GPU"));
   EXPECT_EQ(only_figure(rows, spec).panels[0].series.size(), 3U);
   EXPECT_EQ(only_figure(rows, spec).panels[0].series[1].name, "flash2");
 
@@ -168,7 +168,7 @@ TEST(ReportModel, BoundsOfBarsAreBarsBeside) {
   ASSERT_EQ(series.size(), 4U);
   EXPECT_EQ(series[1].name, "flash2 · predicted traffic");
   EXPECT_EQ(series[2].name, "flash2 · measured traffic");
-  EXPECT_EQ(series[3].name, "hopper · predicted traffic");
+  EXPECT_EQ(series[3].name, "flash3 · predicted traffic");
   EXPECT_EQ(series[1].color, series[2].color);
   EXPECT_EQ(series[1].dash, 0);
   EXPECT_NE(series[2].dash, 0);
@@ -186,9 +186,9 @@ TEST(ReportModel, RowsThatWereNotRunKeepTheShareOfTheirPoint) {
       rows.push_back(test_row("flash2", seq, 1));
       rows.back().update({{"direction", direction}, {"kept_share", 1}});
     }
-    rows.push_back(test_row("hopper", seq, 1));
+    rows.push_back(test_row("flash3", seq, 1));
     rows.back()["kept_share"] = 1;
-    rows.push_back(test_missing("hopper", seq, "unsupported", "no kernel"));
+    rows.push_back(test_missing("flash3", seq, "unsupported", "no kernel"));
     rows.back().update({{"direction", "backward"}, {"kept_share", nullptr}, {"block_k", nullptr}});
   }
   Figure spec = test_figure();
@@ -196,7 +196,7 @@ TEST(ReportModel, RowsThatWereNotRunKeepTheShareOfTheirPoint) {
   const DrawnFigure figure = only_figure(rows, spec);
   ASSERT_EQ(figure.panels[0].series.size(), 2U);
   EXPECT_EQ(figure.panels[0].series[0].name, "flash2");
-  EXPECT_EQ(figure.panels[0].series[1].name, "hopper");
+  EXPECT_EQ(figure.panels[0].series[1].name, "flash3");
   EXPECT_EQ(figure.panels[0].series[1].at(0)->status, "unsupported");
 }
 

@@ -216,7 +216,7 @@ TEST(Sentences, WhatFitsIsCounted) {
 }
 
 TEST(Sentences, NothingMeasuredIsSaid) {
-  EXPECT_TRUE(contains(words({test_missing("hopper", 128, "unsupported", "no GPU")}),
+  EXPECT_TRUE(contains(words({test_missing("flash3", 128, "unsupported", "no GPU")}),
                        "Nothing could be measured here"));
 }
 

@@ -55,9 +55,9 @@ using enum Direction;
 
 // What is faster has the higher priority. A name may stand for several rows that share the work by type.
 constexpr Kernel kKernels[] = {
-    kernel("cuda.hopper", hopper, 110, forward, kHopper, hopper_forward_limits, hopper_forward_configuration,
+    kernel("cuda.hopper", flash3, 110, forward, kHopper, hopper_forward_limits, hopper_forward_configuration,
            hopper_forward_details, hopper_forward),
-    kernel("cuda.hopper", hopper, 110, backward, kHopperBackward, hopper_backward_limits,
+    kernel("cuda.hopper", flash3, 110, backward, kHopperBackward, hopper_backward_limits,
            hopper_backward_configuration, hopper_backward_details, hopper_backward),
     kernel("cuda.flash2", flash2, 100, forward, kHalves, flash2_forward_limits, flash2_forward_configuration,
            flash2_forward_details, flash2_forward),

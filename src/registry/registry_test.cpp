@@ -26,7 +26,7 @@ Kernel kernel(const char* name, Algorithm algorithm, int priority, Features feat
 
 const std::vector<Kernel> kTable = {
     kernel("fast", Algorithm::flash2, 3, Features(Feature::fp32) | Feature::causal, too_long),
-    kernel("gpu", Algorithm::hopper, 2, Features::all(), nullptr, Direction::forward, DeviceType::cuda),
+    kernel("gpu", Algorithm::flash3, 2, Features::all(), nullptr, Direction::forward, DeviceType::cuda),
     kernel("slow", Algorithm::standard, 1, Features::all()),
     kernel("slow", Algorithm::standard, 1, Features::all(), nullptr, Direction::backward),
 };
@@ -88,16 +88,16 @@ TEST(Registry, AKernelYieldsUnlessAskedForByName) {
 
 TEST(Registry, UnsupportedSaysForEachKernelWhatIsMissing) {
   Problem p = problem();
-  p.algorithm = Algorithm::hopper;
+  p.algorithm = Algorithm::flash3;
   p.dropout = true;
   p.kv_heads = 1;
   p.q_heads = 4;
   const std::string text = refusal(p, "", ErrorCode::unsupported);
   EXPECT_EQ(text,
             "no kernel serves this forward on cpu in fp32\n"
-            "  fast: implements flash2, hopper is asked for, lacks grouped heads, dropout\n"
+            "  fast: implements flash2, flash3 is asked for, lacks grouped heads, dropout\n"
             "  gpu: runs on CUDA devices, the data is on cpu\n"
-            "  slow: implements standard, hopper is asked for");
+            "  slow: implements standard, flash3 is asked for");
 }
 
 TEST(Registry, RejectionsCoverEveryOtherKernelOfTheDirection) {
