@@ -32,8 +32,7 @@ MeasureOptions measure_options(const BenchOptions& options, Device device) {
   MeasureOptions result;
   result.repetitions.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
   if (!options.repetitions.empty() && !options.min_time.empty()) {
-    throw UsageError(fmt::format("--repetitions '{}': excludes --min-time '{}'; give one of them",
-                                 options.repetitions, options.min_time));
+    throw UsageError("--repetitions and --min-time cannot be combined; give one of them");
   }
   if (!options.repetitions.empty()) {
     result.repetitions.repetitions =
@@ -44,14 +43,14 @@ MeasureOptions measure_options(const BenchOptions& options, Device device) {
   }
   result.seed = static_cast<std::uint64_t>(parse_integer("--seed", options.seed, {0, std::int64_t{1} << 62}));
   result.check_rows = static_cast<int>(parse_integer("--check-rows", options.check_rows, {0, 1'000'000}));
-  // A tenth stays free: what the system calls available is an estimate.
+  // A tenth stays free, because the system only estimates the available memory.
   result.memory_budget = options.memory_budget.empty()
                              ? available_memory(device) / 10 * 9
                              : parse_bytes("--memory-budget", options.memory_budget);
   return result;
 }
 
-// Where finished rows go: the files first, so that they are complete whatever happens to the terminal.
+// Where finished rows go: to the files first, so that they are complete whatever happens to the terminal.
 class Output {
  public:
   Output(const BenchOptions& options, const std::vector<Problem>& problems,
@@ -149,7 +148,7 @@ void add_bench(CLI::App& application, Action& action) {
       "bench", "Measure algorithms: time, TFLOP/s, memory, error; sweeps over lists");
   command->allow_extras();
   auto options = std::make_shared<BenchOptions>();
-  add_problem_options(*command, options->problem, "every one here");
+  add_problem_options(*command, options->problem, "all of the device");
   auto add = [&](const char* option, std::string& value, const char* text, const char* description,
                  const char* group) {
     command->add_option(option, value, description)->option_text(text)->group(group);
@@ -157,10 +156,10 @@ void add_bench(CLI::App& application, Action& action) {
   constexpr const char* kMeasuring = "Measuring";
   add("--warmup", options->warmup, "N", "Calls before the first measured one [1]", kMeasuring);
   add("--repetitions", options->repetitions, "N", "Measured calls [by time, see --min-time]", kMeasuring);
-  add("--min-time", options->min_time, "SECONDS", "Measure so long, and at least 5 calls [0.3]", kMeasuring);
-  add("--memory-budget", options->memory_budget, "SIZE",
-      "What needs more is not run but reported as out of memory, e.g. 16GiB [90% of what is free]",
+  add("--min-time", options->min_time, "SECONDS", "Measure for this long, and at least 5 calls [0.3]",
       kMeasuring);
+  add("--memory-budget", options->memory_budget, "SIZE",
+      "Calls that need more become out-of-memory rows, e.g. 16GiB [90% of the free memory]", kMeasuring);
   add("--check-rows", options->check_rows, "N", "Output rows compared with fp64 (forward); 0: none [16]",
       kMeasuring);
   add("--seed", options->seed, "N", "Seed of the random data [0]", kMeasuring);
@@ -170,12 +169,13 @@ void add_bench(CLI::App& application, Action& action) {
   command->footer(
       "Lists make a sweep over every combination: 256,512 or a range 256..4096 (doubling), 64..256+64\n"
       "(adding), 1..27*3 (multiplying); 4k is 4096; --causal no,yes; repeat --window to sweep over windows.\n"
-      "Without --algorithm every algorithm this machine has is measured; they are called in turn, so that\n"
-      "they are compared under the same conditions. On a GPU each call is timed with CUDA events after the "
-      "L2\n"
-      "cache was emptied. TFLOP/s follow FlashAttention's convention:\n"
-      "2 * pairs * (dim + v-dim) forward, 2.5 times that backward, pairs being those that the mask lets\n"
-      "through (plain causal: half of all). Rows appear, and are in the files, as they finish.\n\n"
+      "Without --algorithm the command measures every algorithm of the device. It interleaves their calls, "
+      "so\n"
+      "that all of them meet the same conditions. On a GPU, CUDA events time each call after the L2 cache "
+      "was\n"
+      "emptied. TFLOP/s follow FlashAttention's convention: 2 * pairs * (dim + v-dim) forward and 2.5 times\n"
+      "that backward, for the pairs that the mask keeps (causal: half of all). Each finished row is printed\n"
+      "and flushed to the files.\n\n"
       "Examples:\n"
       "  tessera bench --seq 512..4096 --heads 8 --dim 64 --causal no,yes\n"
       "  tessera bench --algorithm standard,flash2 --seq 1k,2k --direction forward,backward --csv rows.csv\n"

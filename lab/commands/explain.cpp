@@ -136,7 +136,7 @@ int run_explain(const ExplainOptions& options) {
   std::optional<cuda::AssumedGpu> gpu;
   if (!options.assume_gpu.empty()) {
     if (first.device.type != DeviceType::cuda) {
-      throw UsageError("--assume-gpu: needs --device cuda");
+      throw UsageError("--assume-gpu requires --device cuda");
     }
     gpu.emplace(parse_capability("--assume-gpu", options.assume_gpu));
   }
@@ -163,13 +163,14 @@ int run_explain(const ExplainOptions& options) {
 
 void add_explain(CLI::App& application, Action& action) {
   CLI::App* command = application.add_subcommand(
-      "explain", "The plan for a problem: kernel, tiles, memory, FLOPs, traffic; and why not the others");
+      "explain", "Show the plan for a problem: kernel, tiles, memory, FLOPs, traffic; and why not others");
   command->allow_extras();
   auto options = std::make_shared<ExplainOptions>();
   add_problem_options(*command, options->problem, "automatic");
   command
-      ->add_option("--assume-gpu", options->assume_gpu,
-                   "Plan for a GPU of this compute capability, which need not be there [the GPU of --device]")
+      ->add_option(
+          "--assume-gpu", options->assume_gpu,
+          "Plan for a GPU of this compute capability, with or without such a GPU [the GPU of --device]")
       ->option_text("X.Y");
   command->add_flag("--json", options->json, "Print the plan as JSON instead (two directions: an array)")
       ->group("Output");

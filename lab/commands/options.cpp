@@ -114,7 +114,7 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   };
   constexpr const char* kShape = "Shape";
   add("--batch", options.batch, "N", "Batch entries [1]", kShape);
-  add("--seq", options.seq, "N", "Queries, and keys unless --seq-k says otherwise [1024]", kShape);
+  add("--seq", options.seq, "N", "Queries, and keys unless --seq-k is given [1024]", kShape);
   add("--seq-k", options.seq_k, "N", "Keys [as --seq]", kShape);
   add("--heads", options.heads, "N", "Query heads [8]", kShape);
   add("--kv-heads", options.kv_heads, "N", "Key/value heads, a divisor of --heads [as --heads]", kShape);
@@ -123,22 +123,23 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   add("--dtype", options.dtype, "TYPE", "fp64, fp32, fp16 or bf16 [fp32]", kShape);
 
   constexpr const char* kMask = "Mask";
-  add_switch("--causal", options.causal, "No query sees a key after it [no]", kMask);
-  add("--window", options.window, "L,R", "Only L keys before and R after the diagonal; -1: all [none]",
-      kMask);
+  add_switch("--causal", options.causal, "Each query attends to keys up to its own position [no]", kMask);
+  add("--window", options.window, "L,R",
+      "Keys before and after the diagonal that a query attends to; -1: all [none]", kMask);
   add("--align", options.align, "WHERE", "Diagonal: bottom_right or top_left [bottom_right]", kMask);
   add("--block-mask", options.block_mask, "PRESET",
       "local:2, strided:4, fixed:4,1, bigbird:1,1,2, butterfly, random:0.25 [none]", kMask);
   add("--block-size", options.block_size, "N", "Queries and keys per block of --block-mask [128]", kMask);
 
   constexpr const char* kScores = "Scores";
-  add_switch("--bias", options.bias, "Add a random bias, shared by batch and heads [no]", kScores);
-  add_switch("--alibi", options.alibi, "Linear biases with the slopes of the ALiBi paper [no]", kScores);
-  add("--softcap", options.softcap, "CAP", "cap * tanh(score / cap); 0: off [0]", kScores);
+  add_switch("--bias", options.bias, "Add a random bias that batch entries and heads share [no]", kScores);
+  add_switch("--alibi", options.alibi, "Add linear biases with the slopes of the ALiBi paper [no]", kScores);
+  add("--softcap", options.softcap, "CAP", "Replace scores by cap * tanh(score / cap); 0: off [0]", kScores);
   add("--dropout", options.dropout, "P", "Dropout probability, 0 to below 1 [0]", kScores);
 
-  constexpr const char* kRun = "What runs";
-  add("--direction", options.direction, "DIR", "forward, backward or both [forward]", kRun);
+  constexpr const char* kRun = "Method";
+  add("--direction", options.direction, "DIR", "forward, backward, or forward,backward for both [forward]",
+      kRun);
   add("--algorithm", options.algorithm, "NAME",
       "automatic, standard, flash1, flash2, flash3, minimal [" + default_algorithm + "]", kRun);
   add("--threads", options.threads, "N", "CPU threads; 0: all [0]", kRun);
@@ -209,7 +210,7 @@ int parse_capability(const std::string& option, const std::string& text) {
     if (known.back() == text) return capability;
   }
   throw UsageError(known.empty()
-                       ? fmt::format("{}: this build has no CUDA", option)
+                       ? fmt::format("{}: this build has no CUDA; build with TESSERA_CUDA=ON", option)
                        : fmt::format("{} '{}': must be one of {}", option, text, fmt::join(known, ", ")));
 }
 

@@ -14,7 +14,7 @@ class App;
 
 namespace tessera::lab {
 
-// The options as typed; each may be repeated, and most take lists.
+// The texts of the options. Each option may be repeated, and most take lists.
 struct ProblemOptions {
   std::vector<std::string> batch, seq, seq_k, heads, kv_heads, dim, v_dim, dtype, causal, window, align,
       block_mask, block_size, bias, alibi, softcap, dropout, direction, algorithm, threads;
@@ -30,10 +30,10 @@ std::vector<Problem> parse_problems(const ProblemOptions& options);
 // The values of --algorithm; empty: none was given. Throws UsageError.
 std::vector<Algorithm> parse_algorithms(const ProblemOptions& options);
 
-// Names as the options take them. Throw UsageError.
+// Values of options from their names. Throw UsageError.
 std::vector<DType> parse_dtypes(const std::string& option, const std::vector<std::string>& texts);
 Device parse_device(const std::string& option, const std::string& text);
-// A compute capability that plans can be made for without such a GPU: "8.6" as 86.
+// A compute capability that the library can plan for without such a GPU: "8.6" as 86.
 int parse_capability(const std::string& option, const std::string& text);
 
 }  // namespace tessera::lab

@@ -96,14 +96,14 @@ int run_peak(const PeakArguments& arguments) {
 }  // namespace
 
 void add_peak(CLI::App& application, Action& action) {
-  CLI::App* command =
-      application.add_subcommand("peak", "Measure what this machine can do at best: arithmetic, memory");
+  CLI::App* command = application.add_subcommand(
+      "peak", "Measure the highest arithmetic and memory throughput of this machine");
   command->allow_extras();
   auto arguments = std::make_shared<PeakArguments>();
   auto add = [&](const char* option, std::string& value, const char* text, const char* description) {
     command->add_option(option, value, description)->option_text(text)->group("Measuring");
   };
-  add("--ceilings", arguments->ceilings, "LIST", "Some of those named below [all]");
+  add("--ceilings", arguments->ceilings, "LIST", "Ceilings to measure, of those named below [all]");
   add("--threads", arguments->threads, "N", "CPU threads, a list; 0: all [1 and all]");
   add("--repetitions", arguments->repetitions, "N", "Measured calls of 0.05 s each; the median counts [9]");
   command->add_flag("--json", arguments->json, "Print one JSON object instead")->group("Output");
@@ -111,8 +111,8 @@ void add_peak(CLI::App& application, Action& action) {
       "fp32_fma     fused multiply-adds in registers, with the widest vectors of this CPU\n"
       "bf16_dot     dot products of bf16 pairs (vdpbf16ps), where the CPU has them\n"
       "bf16_amx     products of bf16 tiles (AMX), where CPU and operating system have them\n"
-      "memory_read  reading a buffer that no cache holds\n\n"
-      "A kernel is as good as its share of these. GB/s and GFLOP/s count powers of ten.\n\n"
+      "memory_read  reads of a buffer larger than the caches\n\n"
+      "Compare a kernel's throughput with these. GB/s and GFLOP/s count powers of ten.\n\n"
       "Examples:\n"
       "  tessera peak\n"
       "  tessera peak --threads 1,2 --json\n"

@@ -1,5 +1,5 @@
-// The data of the experiments. Sizes of `full` are those of the studies; the others keep their shape and shrink what
-// two cores cannot do.
+// The experiments that `tessera lab` measures. `full` has the sizes of the studies; the other scales have the same shape
+// in sizes for two cores.
 #include "lab/experiments/experiment.h"
 
 #include "lab/experiments/origins.h"
@@ -12,7 +12,7 @@ constexpr FigureKind kBars = FigureKind::bars;
 constexpr FigureKind kHeatmap = FigureKind::heatmap;
 constexpr FigureKind kTable = FigureKind::table;
 
-// The three curves that most experiments show over what they sweep.
+// The three curves of most experiments: time, speed and memory over the swept field.
 std::vector<Figure> time_speed_memory(const std::string& x, bool log_x,
                                       std::vector<std::string> facets = {}) {
   return {{.kind = kLines,
@@ -89,7 +89,7 @@ Experiment heads() {
   return {
       .name = "heads",
       .title = "Heads at a fixed width",
-      .question = "With the width of the model fixed, what do more and smaller heads cost?",
+      .question = "What do more and smaller heads cost at the same width of the model?",
       .origin = origin::kT4 + ", figure 6; " + origin::kSweeps + "; " + origin::kTables,
       .problems = {{.common = "--direction forward",
                     .sweeps = {.quick = {"--seq 512 --heads 2 --dim 256", "--seq 512 --heads 4 --dim 128",
@@ -118,7 +118,7 @@ Experiment embedding() {
 Experiment direction() {
   return {.name = "direction",
           .title = "Forward and backward",
-          .question = "What does the backward pass cost beside the forward pass?",
+          .question = "How much longer does the backward pass take than the forward pass?",
           .origin = origin::kT4 + ", figure 9",
           .problems = {{.common = "--direction forward,backward",
                         .sweeps = {.quick = {"--heads 8 --dim 64 --batch 1,4 --seq 256,512"},
@@ -136,7 +136,7 @@ Experiment direction() {
 Experiment head_dim() {
   return {.name = "head_dim",
           .title = "Head dimension",
-          .question = "Which head dimensions does each algorithm like?",
+          .question = "How does the speed of each algorithm depend on the head dimension?",
           .origin = origin::kT4 + ", figure 10",
           .problems = {{.common = "--direction forward",
                         .sweeps = {.quick = {"--seq 512 --heads 4 --dim 16..256"},
@@ -148,7 +148,7 @@ Experiment head_dim() {
 Experiment heatmap() {
   return {.name = "heatmap",
           .title = "Batch and sequence",
-          .question = "Over batch and sequence together, where is each algorithm fast?",
+          .question = "At which batches and sequences is each algorithm fast?",
           .origin = origin::kT4 + ", figure 11",
           .problems = {{.common = "--direction forward",
                         .sweeps = {.quick = {"--heads 4 --dim 64 --batch 1..4 --seq 128..1024"},
@@ -179,7 +179,7 @@ Experiment summary() {
 Experiment out_of_memory() {
   return {.name = "out_of_memory",
           .title = "What fits",
-          .question = "Which batches and sequences fit into a given memory with which algorithm?",
+          .question = "Which batches and sequences fit into a given memory with each algorithm?",
           .origin = origin::kTables + ", where running out of memory is a result; " + origin::kMinimal +
                     ", its frontier of what fits",
           .problems = {{.common = "--dim 64 --direction forward,backward",
@@ -292,31 +292,32 @@ Experiment long_sequences() {
   fused.only_on = DeviceType::cuda;
   Problems linformer = part(" --algorithm automatic", "linformer");
   linformer.method.baseline = "linformer";
-  return {.name = "long",
-          .title = "Long sequences",
-          .question = "Where do the curves of exact, sparse and approximate attention cross?",
-          .origin = origin::kPaper +
-                    ", its figure of long sequences; patterns of the Sparse Transformer, Linformer, and on a "
-                    "GPU Megatron's fused softmax",
-          .problems = {part("", ""), fused,
-                       part(" --algorithm flash2 --block-mask butterfly --block-size 128", "block_sparse"),
-                       part(" --algorithm flash2 --block-mask strided:4 --block-size 64", "sparse_strided"),
-                       part(" --algorithm flash2 --block-mask fixed:4,1 --block-size 64", "sparse_fixed"),
-                       linformer},
-          .figures = {{.kind = kLines,
-                       .title = "Time, forward and backward",
-                       .x = "q_length",
-                       .y = {"median_ms"},
-                       .log_x = true,
-                       .log_y = true,
-                       .sum_over = "direction"},
-                      {.kind = kLines,
-                       .title = "Extra memory",
-                       .x = "q_length",
-                       .y = {"peak_extra_bytes"},
-                       .facets = {"direction"},
-                       .log_x = true,
-                       .log_y = true}}};
+  return {
+      .name = "long",
+      .title = "Long sequences",
+      .question = "At which lengths do sparse and approximate attention become faster than exact attention?",
+      .origin = origin::kPaper +
+                ", its figure of long sequences; patterns of the Sparse Transformer, Linformer, and on a "
+                "GPU Megatron's fused softmax",
+      .problems = {part("", ""), fused,
+                   part(" --algorithm flash2 --block-mask butterfly --block-size 128", "block_sparse"),
+                   part(" --algorithm flash2 --block-mask strided:4 --block-size 64", "sparse_strided"),
+                   part(" --algorithm flash2 --block-mask fixed:4,1 --block-size 64", "sparse_fixed"),
+                   linformer},
+      .figures = {{.kind = kLines,
+                   .title = "Time, forward and backward",
+                   .x = "q_length",
+                   .y = {"median_ms"},
+                   .log_x = true,
+                   .log_y = true,
+                   .sum_over = "direction"},
+                  {.kind = kLines,
+                   .title = "Extra memory",
+                   .x = "q_length",
+                   .y = {"peak_extra_bytes"},
+                   .facets = {"direction"},
+                   .log_x = true,
+                   .log_y = true}}};
 }
 
 Experiment minimal() {
@@ -326,7 +327,7 @@ Experiment minimal() {
   const std::string common = "--dtype fp32 --dim 64 --direction forward --algorithm ";
   return {.name = "minimal",
           .title = "The teaching kernel",
-          .question = "How far does a kernel of one page get beside the real ones?",
+          .question = "How fast and how exact is a kernel of one page, compared with the others?",
           .origin = origin::kMinimal + ": 0.17 ms against 0.78 ms at N = 512 on a T4",
           .problems = {{.common = common + "standard,flash2", .sweeps = lengths, .only_on = DeviceType::cpu},
                        {.common = common + "minimal",
@@ -352,7 +353,7 @@ Experiment minimal() {
 Experiment accuracy() {
   return {.name = "accuracy",
           .title = "Accuracy",
-          .question = "How far is each algorithm in each type from the exact result?",
+          .question = "How large is the error of each algorithm in each type?",
           .origin =
               origin::kMinimal + ", its comparison of outputs; " + origin::kPaper + ", its correctness tests",
           .problems = {{.common = "--direction forward --dim 64 --heads 4 --dtype fp32,fp16,bf16",

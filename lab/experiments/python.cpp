@@ -1,5 +1,5 @@
-// The experiments that `python -m tessera.lab` measures (python/tessera/lab): their figures. What is swept at which
-// scale stands there, beside the models.
+// The experiments that `python -m tessera.lab` measures, with their figures. Their problems stand in python/tessera/lab,
+// beside the models.
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/origins.h"
 
@@ -16,30 +16,30 @@ Experiment training() {
                   .log_x = kind == FigureKind::lines,
                   .log_y = kind == FigureKind::lines};
   };
-  return {
-      .name = "training",
-      .title = "Training transformers",
-      .question = "How much time and memory does flash attention save in training, and what fits with it?",
-      .origin = origin::kMinimal + " (on average -68.9 % time, -49.5 % memory, a larger frontier)",
-      .figures = {over_sequence("Time of a step", "median_ms", FigureKind::lines),
-                  over_sequence("Peak memory", "peak_bytes", FigureKind::lines),
-                  over_sequence("Memory held after a step", "memory_used_bytes", FigureKind::lines),
-                  over_sequence("Time saved", "time_saved_percent", FigureKind::bars),
-                  over_sequence("Peak memory saved", "memory_saved_percent", FigureKind::bars),
-                  {.kind = FigureKind::heatmap,
-                   .title = "What fits",
-                   .x = "q_length",
-                   .y = {"embedding"},
-                   .series = {},
-                   .facets = {"algorithm", "depth"},
-                   .value = "status"},
-                  {.kind = FigureKind::bars,
-                   .title = "The frontier: the longest sequence tried that fits",
-                   .x = "embedding",
-                   .y = {"q_length"},
-                   .facets = {"depth"},
-                   .last_of = "q_length"}},
-      .program = "python -m tessera.lab training"};
+  return {.name = "training",
+          .title = "Training transformers",
+          .question =
+              "How much time and memory does flash attention save in training, and which models fit with it?",
+          .origin = origin::kMinimal + " (on average -68.9 % time, -49.5 % memory, a larger frontier)",
+          .figures = {over_sequence("Time of a step", "median_ms", FigureKind::lines),
+                      over_sequence("Peak memory", "peak_bytes", FigureKind::lines),
+                      over_sequence("Memory held after a step", "memory_used_bytes", FigureKind::lines),
+                      over_sequence("Time saved", "time_saved_percent", FigureKind::bars),
+                      over_sequence("Peak memory saved", "memory_saved_percent", FigureKind::bars),
+                      {.kind = FigureKind::heatmap,
+                       .title = "What fits",
+                       .x = "q_length",
+                       .y = {"embedding"},
+                       .series = {},
+                       .facets = {"algorithm", "depth"},
+                       .value = "status"},
+                      {.kind = FigureKind::bars,
+                       .title = "The frontier: the longest sequence tried that fits",
+                       .x = "embedding",
+                       .y = {"q_length"},
+                       .facets = {"depth"},
+                       .last_of = "q_length"}},
+          .program = "python -m tessera.lab training"};
 }
 
 Experiment gpt() {
@@ -52,7 +52,7 @@ Experiment gpt() {
   return {
       .name = "gpt",
       .title = "Training a GPT",
-      .question = "Does a language model learn the same with each attention, and how fast?",
+      .question = "Does a language model learn equally well with each attention, and how fast?",
       .origin = origin::kPaper + ", its set-up for training GPT, which never obtained results",
       .figures = {loss_over("Loss on held-out text", "step"), loss_over("Loss against time", "train_seconds"),
                   at_the_end("Speed of training", "tokens_per_second"),
@@ -70,8 +70,9 @@ Experiment peers() {
                   .log_y = true};
   };
   return {.name = "peers",
-          .title = "Beside PyTorch",
-          .question = "How fast is Tessera beside each backend of PyTorch's scaled_dot_product_attention?",
+          .title = "Tessera and PyTorch",
+          .question =
+              "How fast is Tessera, compared with each backend of PyTorch's scaled_dot_product_attention?",
           .origin = origin::kT4 + "; " + origin::kSweeps + "; " + origin::kTables +
                     ": flash attention against PyTorch",
           .figures = {bars("Time", "median_ms"), bars("Speed", "tflops")},

@@ -58,6 +58,13 @@ std::size_t position(const Axis& axis, const json& row) {
                                   axis.values.begin());
 }
 
+// Half the distance between the quartiles of the time, as a share of the median; 0 where they are unknown.
+double spread_of(const json& row) {
+  const auto median = number_of(row, "median_ms"), low = number_of(row, "lower_quartile_ms"),
+             high = number_of(row, "upper_quartile_ms");
+  return median && low && high && *median > 0 ? (*high - *low) / 2 / *median : 0;
+}
+
 std::string detail_of(const json& row) {
   std::vector<std::string> parts;
   if (row.contains("kernel") && row["kernel"].is_string()) parts.push_back(row["kernel"]);
@@ -90,6 +97,7 @@ Mark make_mark(const json& row, const DrawnFigure& figure, const std::string& fi
     mark.status = "zero";
   } else {
     mark.y = *value * figure.y.scale;
+    if (figure.y.measure == Measure::time || figure.y.measure == Measure::rate) mark.spread = spread_of(row);
   }
   return mark;
 }
@@ -223,7 +231,7 @@ void note_empty_column(DrawnFigure& figure, const Quantity& quantity, const Rows
   const json why =
       field_value(*rows.front(), quantity.field.substr(0, quantity.field.rfind("_bytes")) + "_note");
   figure.notes.push_back(
-      fmt::format("{}: {}", quantity.label, why.is_string() ? why.get<std::string>() : "no row has it"));
+      fmt::format("{}: {}", quantity.label, why.is_string() ? why.get<std::string>() : "no row has a value"));
 }
 
 // Further fields of the same rows as lines of theory, in every panel.
@@ -260,7 +268,7 @@ void drop_unsaved(std::vector<json>& rows, const std::string& field) {
 const char* status_text(const std::string& status) {
   if (status == "out_of_memory") return "out of memory";
   if (status == "no_value") return "nothing recorded";
-  if (status == "zero") return "zero, which a logarithmic axis cannot show";
+  if (status == "zero") return "no point on the logarithmic axis, because the value is 0";
   return status.c_str();
 }
 
@@ -398,8 +406,8 @@ DrawnFigure make_figure(const Figure& asked, const std::vector<json>& given, con
     figure.columns.push_back(make_figure(column, all, where));
   }
   if (dropped > 0) {
-    figure.notes.push_back(
-        fmt::format("{} of {} rows were measured again later; the last is shown", dropped, all.size()));
+    figure.notes.push_back(fmt::format(
+        "{} of {} rows measure a point again; the latest row of each point is drawn", dropped, all.size()));
   }
   return figure;
 }

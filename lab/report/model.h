@@ -41,7 +41,8 @@ struct Mark {
   std::optional<double> y{};
   std::string status = "ok";
   std::string reason{};
-  std::string detail{};  // kernel, spread: for those who point at it
+  double spread = 0;     // half the distance of the quartiles, as a share of the value; 0: unknown
+  std::string detail{};  // kernel and spread, shown on hover
 };
 
 struct Series {

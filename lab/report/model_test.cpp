@@ -50,7 +50,7 @@ TEST(ReportModel, RowMeasuredAgainReplacesTheFirst) {
   rows.push_back(test_row("flash2", 512, 5));
   const DrawnFigure figure = only_figure(rows);
   EXPECT_EQ(figure.panels[0].series[1].at(2)->y, 5);
-  EXPECT_TRUE(contains(figure.notes.back(), "1 of 7 rows were measured again"));
+  EXPECT_TRUE(contains(figure.notes.back(), "1 of 7 rows measure a point again"));
 }
 
 TEST(ReportModel, SeveralMachinesAreSeriesOfTheirOwn) {

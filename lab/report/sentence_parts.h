@@ -11,9 +11,6 @@ namespace tessera::lab::report {
 using Group = std::vector<const Series*>;  // comparable: of one panel, different in their colour only
 using Sentences = std::vector<std::string>;
 
-// "a, b and c".
-std::string listed(const std::vector<std::string>& items);
-
 // Everything worth saying about a group that is not empty, the most telling first.
 Sentences sentences_about(const DrawnFigure& figure, const Panel& panel, const Group& group);
 

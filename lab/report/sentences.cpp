@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "lab/report/sentence_parts.h"
+#include "lab/report/wording.h"
 #include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
 
-// Contexts of one figure that are put into words; the rest is in its chart and table.
+// Paragraphs of one figure; its chart and table show the rest.
 constexpr std::size_t kMostParagraphs = 6;
 
 void add(std::vector<Paragraph>& all, Paragraph paragraph) {
@@ -35,8 +36,8 @@ bool telling(const DrawnFigure& column) {
          measured_points(column) > 0;
 }
 
-// The columns of a table with times that are worth a word, the times first; none for other figures. What such a table is
-// about is said in one sentence, not in one for each column: how much faster, and what it took.
+// The columns that sentences mention, of a table with times; the times come first. Empty for other figures. One sentence
+// tells all columns of such a table: how much faster, and at what cost.
 std::vector<const DrawnFigure*> columns_beside_times(const DrawnFigure& figure) {
   std::vector<const DrawnFigure*> columns;
   if (figure.spec.kind != FigureKind::table) return columns;
@@ -50,8 +51,8 @@ std::vector<const DrawnFigure*> columns_beside_times(const DrawnFigure& figure) 
   return columns;
 }
 
-// What a causal mask costs beside none, where a figure of times has a panel of each: for every series at the last point
-// that both have.
+// The time with a causal mask against the time without one, where a figure has a panel of each: for every series at the
+// last common point.
 void compare_masks(const DrawnFigure& figure, Sentences& sentences) {
   auto series_of = [&](const char* title) {
     const auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),
@@ -68,13 +69,15 @@ void compare_masks(const DrawnFigure& figure, Sentences& sentences) {
         if (mark.y && other != nullptr && other->y) with = &mark, without = other;
       }
       if (causal.name != full.name || with == nullptr || *without->y <= 0) continue;
-      parts.push_back(fmt::format("{:.0f} % for {} ({} = {}: {} against {})", 100 * *with->y / *without->y,
-                                  causal.name, figure.x.quantity.symbol, figure.x.labels[with->x],
-                                  quantity_text(figure.y, *with->y), quantity_text(figure.y, *without->y)));
+      const double share = *with->y / *without->y;
+      const bool whole = causal.primary == "standard" && share > 0.95;
+      parts.push_back(fmt::format("{} takes {:.0f} % of its unmasked time ({} against {} {}){}", causal.name,
+                                  100 * share, quantity_text(figure.y, *with->y),
+                                  quantity_text(figure.y, *without->y), at(figure.x, with->x),
+                                  whole ? ", because it computes the whole matrix first" : ""));
     }
   }
-  if (!parts.empty())
-    sentences.push_back(fmt::format("Of the time without a mask, a causal one takes {}.", listed(parts)));
+  if (!parts.empty()) sentences.push_back(fmt::format("With a causal mask, {}.", fmt::join(parts, "; ")));
 }
 
 void read_panel(const DrawnFigure& figure, const Panel& panel, std::vector<Paragraph>& all) {
@@ -121,6 +124,24 @@ std::optional<double> fitted_slope(const std::vector<std::pair<double, double>>&
   return product / square;
 }
 
+// Why a figure has no sentence: nothing was measured, or only points of one series.
+std::string nothing_to_compare(const DrawnFigure& figure) {
+  const std::size_t count = measured_points(figure);
+  if (count == 0) return "Nothing could be measured here; the notes say why.";
+  std::string why;
+  for (const Panel& panel : figure.panels) {
+    for (const Series& series : panel.series) {
+      for (const Mark& mark : series.marks) {
+        if (!mark.y && !mark.reason.empty() && why.empty()) {
+          why = fmt::format(" ({})", mark.reason.substr(0, mark.reason.find("; ")));
+        }
+      }
+    }
+  }
+  return fmt::format("Only {} {} measured, so there is nothing to compare{}.", counted(count, "point"),
+                     count == 1 ? "was" : "were", why);
+}
+
 }  // namespace
 
 std::optional<double> growth_exponent(const Axis& axis, const Series& series) {
@@ -154,19 +175,11 @@ std::vector<Paragraph> paragraphs(const DrawnFigure& figure) {
     if (!telling(column) || !columns_beside_times(figure).empty()) continue;
     for (Paragraph& paragraph : paragraphs(column)) all.push_back(std::move(paragraph));
   }
-  if (all.empty()) {
-    const std::size_t count = measured_points(figure);
-    all.push_back({"",
-                   {count == 0 ? "Nothing could be measured here; the notes say why."
-                               : fmt::format("{}, and nothing to compare {} with.", counted(count, "point"),
-                                             count == 1 ? "it" : "them")}});
-  }
+  if (all.empty()) all.push_back({"", {nothing_to_compare(figure)}});
   if (all.size() > kMostParagraphs) {
     const std::size_t left = all.size() - kMostParagraphs;
     all.resize(kMostParagraphs);
-    all.push_back({"",
-                   {fmt::format("{} {} in the chart and the table.", counted(left, "more combination"),
-                                left == 1 ? "is" : "are")}});
+    all.push_back({"", {fmt::format("The chart and the table show {}.", counted(left, "more combination"))}});
   }
   return all;
 }

@@ -1,4 +1,4 @@
-// What is read off figures of training: curves of a loss, and shares of time and memory that are saved.
+// Sentences about figures of training: curves of a loss, and the time and memory that a method saves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "lab/report/sentence_parts.h"
 #include "lab/report/sentences.h"
+#include "lab/report/wording.h"
 #include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
@@ -26,10 +27,6 @@ const Mark* last_of(const Series& curve) {
   return last;
 }
 
-std::string place_of(const DrawnFigure& figure, std::size_t x) {
-  return fmt::format("{} {}", figure.x.quantity.symbol, figure.x.labels[x]);
-}
-
 // "At step 200 the loss is 2.310 with standard and 2.311 with flash." Curves that end early say where.
 std::string ends_text(const DrawnFigure& figure, const Curves& curves) {
   std::size_t end = 0;
@@ -37,10 +34,11 @@ std::string ends_text(const DrawnFigure& figure, const Curves& curves) {
   std::vector<std::string> parts;
   for (const Series* curve : curves) {
     const Mark* last = last_of(*curve);
-    const std::string early = last->x == end ? "" : fmt::format(" (at {})", place_of(figure, last->x));
+    const std::string early =
+        last->x == end ? "" : fmt::format(" (at {})", where(figure.x, figure.x.labels[last->x]));
     parts.push_back(fmt::format("{} with {}{}", loss_text(*last->y), curve->primary, early));
   }
-  return fmt::format("At {} the loss is {}.", place_of(figure, end), listed(parts));
+  return fmt::format("At {} the loss is {}.", where(figure.x, figure.x.labels[end]), listed(parts));
 }
 
 // "flash stays within 0.0042 of standard (widest at step 60)."
@@ -50,15 +48,16 @@ void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& 
   const Series& base = standard == curves.end() ? *curves.front() : **standard;
   for (const Series* curve : curves) {
     double widest = -1;
-    std::size_t where = 0;
+    std::size_t place = 0;
     for (const Mark& mark : curve->marks) {
       const Mark* other = base.at(mark.x);
       if (curve == &base || !mark.y || other == nullptr || !other->y) continue;
-      if (const double apart = std::fabs(*mark.y - *other->y); apart > widest) widest = apart, where = mark.x;
+      if (const double apart = std::fabs(*mark.y - *other->y); apart > widest) widest = apart, place = mark.x;
     }
     if (widest < 0) continue;
     sentences.push_back(fmt::format("{} stays within {} of {} (widest at {}).", curve->primary,
-                                    significant(widest, 2), base.primary, place_of(figure, where)));
+                                    significant(widest, 2), base.primary,
+                                    where(figure.x, figure.x.labels[place])));
   }
 }
 
@@ -112,27 +111,27 @@ struct Saving {
   std::string where;
 };
 
-// Nothing is saved where one digit shows nothing: "0.0 %", not "-0.0 %".
-std::string percent_text(double percent) {
-  return fmt::format("{:.1f} %", std::fabs(percent) < 0.05 ? 0 : percent);
+// "saves 30.0 % of the time", "takes 12.0 % longer"; "0.0 %", not "-0.0 %", where one digit shows nothing.
+std::string saving_words(const DrawnFigure& figure, double percent) {
+  const std::string& what = figure.y.symbol;
+  if (percent > -0.05) return fmt::format("saves {:.1f} % of the {}", std::max(percent, 0.0), what);
+  return what == "time" ? fmt::format("takes {:.1f} % longer", -percent)
+                        : fmt::format("needs {:.1f} % more {}", -percent, what);
 }
 
-// "On average over 12 points 52.1 % of the time is saved, between 20.3 % (N = 512) and 68.4 % (N = 4096)."
+// "On average over 2 points, training takes 141.1 % longer against standard attention; at worst it ..., at best it ..."
 std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& savings) {
   double sum = 0;
   for (const Saving& saving : savings) sum += saving.percent;
   const double mean = sum / static_cast<double>(savings.size());
-  const std::string& what = figure.y.symbol;
-  const std::string points = counted(savings.size(), "point");
-  std::string text =
-      mean >= 0 ? fmt::format("On average over {} {} of the {} is saved", points, percent_text(mean), what)
-                : fmt::format("On average over {} {} more {} is needed", points, percent_text(-mean), what);
+  std::string text = fmt::format("On average over {}, training {} against standard attention",
+                                 counted(savings.size(), "point"), saving_words(figure, mean));
   if (savings.size() > 1) {
     const auto [least, most] =
         std::minmax_element(savings.begin(), savings.end(),
                             [](const Saving& a, const Saving& b) { return a.percent < b.percent; });
-    text += fmt::format(", between {} ({}) and {} ({})", percent_text(least->percent), least->where,
-                        percent_text(most->percent), most->where);
+    text += fmt::format("; at worst it {} ({}), at best it {} ({})", saving_words(figure, least->percent),
+                        least->where, saving_words(figure, most->percent), most->where);
   }
   return text + ".";
 }
@@ -150,10 +149,9 @@ std::vector<Paragraph> saving_paragraphs(const DrawnFigure& figure) {
       for (const Mark& mark : series.marks) {
         if (!mark.y) continue;
         const std::string& name = series.rest.empty() ? series.primary : series.rest;
-        std::string where =
-            fmt::format("{} = {}, {}", figure.x.quantity.symbol, figure.x.labels[mark.x], name);
-        if (!panel.title.empty()) where += ", " + panel.title;
-        group->second.push_back({*mark.y, where});
+        std::string place = fmt::format("{}, {}", where(figure.x, figure.x.labels[mark.x]), name);
+        if (!panel.title.empty()) place += ", " + panel.title;
+        group->second.push_back({*mark.y, place});
       }
     }
   }

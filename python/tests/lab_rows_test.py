@@ -79,7 +79,7 @@ def test_what_may_not_share_a_directory(tmp_path):
     with pytest.raises(UsageError, match="--resume"):
         open_results(tmp_path)
     open_results(tmp_path, "gpt").close()  # another experiment of the same run may
-    with pytest.raises(UsageError, match='"machine" is'):
+    with pytest.raises(UsageError, match="field 'machine' is"):
         open_results(tmp_path, resume=True, machine="another")
     row = json.loads((tmp_path / "results.jsonl").read_text()) | {"experiment": "sequence"}
     (tmp_path / "results.jsonl").write_text(json.dumps(row) + "\n")

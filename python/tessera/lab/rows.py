@@ -33,12 +33,12 @@ EXPERIMENTS = ("training", "gpt", "peers")
 
 
 def key_of(row):
-    """Two rows with the same key answer the same question."""
+    """Rows with the same key answer the same question."""
     return tuple(json.dumps(row[field]) for field in KEY_FIELDS)
 
 
 def timing_fields(seconds):
-    """The fields that sum up measured times."""
+    """The fields of a row that summarise measured times."""
     in_order = sorted(seconds)
     lower, middle, upper = statistics.quantiles(in_order, n=4, method="inclusive") if len(in_order) > 1 else in_order * 3
     values = {"median": middle, "lower_quartile": lower, "upper_quartile": upper, "min": in_order[0], "max": in_order[-1]}
@@ -65,7 +65,7 @@ class Results:
         self._keep()
         if not resume and any(row["experiment"] == experiment for row in self.rows.values()):
             raise UsageError(
-                f"--out '{directory}': has rows of {experiment} already; --resume continues them, or choose another directory"
+                f"--out '{directory}': has rows of {experiment} already; continue them with --resume or choose another directory"
             )
         self.csv = open(self.directory / "results.csv", "w", encoding="utf-8", newline="")
         self._write_csv(FIELDS.keys())
@@ -73,7 +73,7 @@ class Results:
             self._write_csv(csv_cell(row[field]) for field in FIELDS)
 
     def _keep(self):
-        """Reads the rows that are there. A last line without an end was being written when a run was killed."""
+        """Reads the rows of the file, and cuts off a last line without an end: it was being written when a run was killed."""
         self.file.seek(0)
         text = self.file.read()
         whole = text[: text.rfind("\n") + 1]
@@ -84,22 +84,21 @@ class Results:
             row = parse_row(line, where)
             if row["experiment"] not in EXPERIMENTS:
                 raise UsageError(
-                    f"{where}: is a row of '{row['experiment']}', which another program measures: choose another --out; "
-                    "tessera report draws several directories into one page"
+                    f"{where}: another program measures '{row['experiment']}'; choose another --out "
+                    "(tessera report draws several directories into one page)"
                 )
             for field in RUN_FIELDS:
                 if row[field] != self.stamp[field]:
                     raise UsageError(
-                        f'{where}: "{field}" is {row[field]!r}, here it is {self.stamp[field]!r}; '
-                        "one directory holds one run: choose another --out"
+                        f"{where}: field '{field}' is {row[field]!r}, this run has {self.stamp[field]!r}; choose another --out"
                     )
             self.rows[key_of(row)] = row
 
     def make(self, fields):
-        """A whole row out of the fields that are known. KeyError for a field that no row has."""
+        """A whole row from known fields. Raises KeyError for a field that rows do not have."""
         unknown = fields.keys() - FIELDS.keys()
         if unknown:
-            raise KeyError(f"no fields of a row: {', '.join(sorted(unknown))}")
+            raise KeyError(f"rows have no fields {', '.join(sorted(unknown))}")
         date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         return FIELDS | self.stamp | {"date": date} | fields
 
@@ -113,7 +112,7 @@ class Results:
         key = key_of(row)
         if key in self.rows:
             raise KeyError(f"this row is there already: {row}")
-        # NaN is no JSON; a loss that is not a number is no result either.
+        # JSON has no NaN, and a loss that is NaN is no result.
         row = {field: None if value != value else value for field, value in row.items()}
         self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self.file.flush()
@@ -138,7 +137,7 @@ def csv_cell(value):
 
 
 def parse_row(line, where):
-    """A row of a file; UsageError that says where and what is wrong."""
+    """One row of a file. Raises UsageError, which says where and what is wrong."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -147,5 +146,5 @@ def parse_row(line, where):
         raise UsageError(f"{where}: is not a row of schema {SCHEMA}")
     missing = FIELDS.keys() - row.keys() if row.get("experiment") in EXPERIMENTS else set()
     if missing:
-        raise UsageError(f'{where}: has no "{sorted(missing)[0]}"; it comes from another version: choose another --out')
+        raise UsageError(f"{where}: has no field '{sorted(missing)[0]}', so it is of another version; choose another --out")
     return {"experiment": "unknown"} | row
