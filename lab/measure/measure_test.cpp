@@ -1,4 +1,4 @@
-#include "lab/measure/runner.h"
+#include "lab/measure/measure.h"
 
 #include <gtest/gtest.h>
 
@@ -10,35 +10,41 @@
 #include <string>
 #include <vector>
 
-#include "lab/commands/parse.h"
+#include "lab/commands/options.h"
+#include "lab/measure/row_sample.h"
+#include "lab/measure/row_table.h"
+#include "lab/problem/operation.h"
+#include "lab/problem/tensors.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {
 namespace {
 
-Point small_point() {
-  Point point;
-  point.seq = 40;
-  point.heads = 2;
-  point.dim = 8;
-  return point;
+Problem small_problem(Direction direction = Direction::forward) {
+  Problem problem{.direction = direction};
+  problem.seq = 40;
+  problem.heads = 2;
+  problem.dim = 8;
+  return problem;
 }
 
-RunnerOptions quick() {
-  return {.schedule = {.warmup = 1, .repetitions = 2}, .memory_budget = std::size_t{1} << 30};
+MeasureOptions quick() {
+  return {.repetitions = {.warmup = 1, .repetitions = 2}, .memory_budget = std::size_t{1} << 30};
 }
 
 bool always(double) { return true; }
 
-TEST(Contest, MeasuresEveryAlgorithm) {
+TEST(Measure, MeasuresEveryAlgorithm) {
   try {
-    (void)plan({.algorithm = Algorithm::standard}, Workload(small_point()).shapes());
+    (void)plan({.algorithm = Algorithm::standard}, Operation(small_problem()).shapes());
   } catch (const Error& error) {
     GTEST_SKIP() << "no standard kernel here: " << error.what();
   }
-  const std::vector<Algorithm> algorithms = {Algorithm::standard, Algorithm::flash2};
+  const std::vector<Method> methods = methods_of({Algorithm::standard, Algorithm::flash2});
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    const auto rows = run_contest({small_point(), direction, Device::cpu(), algorithms}, quick(), always);
+    const auto rows = measure(small_problem(direction), methods, quick(), always);
     ASSERT_TRUE(rows);
     ASSERT_EQ(rows->size(), 2U);
     for (const Row& row : *rows) {
@@ -54,41 +60,43 @@ TEST(Contest, MeasuresEveryAlgorithm) {
   }
 }
 
-TEST(Contest, ProblemsBecomeTheStatusOfTheirRow) {
-  RunnerOptions options = quick();
-  const std::vector<Algorithm> algorithms = {Algorithm::flash3, Algorithm::flash2};
-  auto rows = run_contest({small_point(), Direction::forward, Device::cpu(), algorithms}, options, always);
+TEST(Measure, ProblemsBecomeTheStatusOfTheirRow) {
+  MeasureOptions options = quick();
+  const std::vector<Method> methods = methods_of({Algorithm::flash3, Algorithm::flash2});
+  auto rows = measure(small_problem(), methods, options, always);
   ASSERT_TRUE(rows);
   EXPECT_EQ((*rows)[0].status, Status::unsupported);
   EXPECT_EQ((*rows)[1].status, Status::ok);
   EXPECT_FALSE((*rows)[1].speedup) << "there is no standard row to compare with";
 
   options.memory_budget = 1000;
-  rows = run_contest({small_point(), Direction::forward, Device::cpu(), algorithms}, options, always);
+  rows = measure(small_problem(), methods, options, always);
   ASSERT_TRUE(rows);
   EXPECT_EQ((*rows)[1].status, Status::out_of_memory);
   EXPECT_NE((*rows)[1].reason.find("the budget is 1000 B"), std::string::npos) << (*rows)[1].reason;
 
-  Point wrong = small_point();
+  Problem wrong = small_problem();
   wrong.kv_heads = 3;
-  rows = run_contest({wrong, Direction::forward, Device::cpu(), algorithms}, quick(), always);
+  rows = measure(wrong, methods, quick(), always);
   ASSERT_TRUE(rows);
   EXPECT_EQ((*rows)[1].status, Status::invalid);
 }
 
-TEST(Contest, StopsWhenToldTo) {
-  const Contest contest{small_point(), Direction::backward, Device::cpu(), {Algorithm::flash2}};
+TEST(Measure, StopsWhenToldTo) {
+  const Problem problem = small_problem(Direction::backward);
   int most = 0;
-  for (; !run_contest(contest, quick(), [left = most](double) mutable { return left-- > 0; }); ++most) {
+  for (; !measure(problem, methods_of({Algorithm::flash2}), quick(),
+                  [left = most](double) mutable { return left-- > 0; });
+       ++most) {
   }
   EXPECT_EQ(most, 1 + 1 + 2) << "forward, rehearsal and two measured calls are asked for one by one";
 }
 
 TEST(RowSample, SeesWrongRowsAndNaN) {
-  const Workload workload(small_point());
-  Tensors tensors(workload.shapes(), Direction::forward, Device::cpu());
+  const Operation operation(small_problem());
+  Tensors tensors(operation.shapes(), Direction::forward, Device::cpu());
   tensors.allocate(3);
-  const Attention attention = workload.attention(Algorithm::automatic);
+  const Attention attention = operation.attention(Algorithm::automatic);
   forward(attention, tensors.forward());
   const RowSample sample(attention, tensors.forward(), 16, 3);
   EXPECT_LT(sample.compare(tensors.forward()).largest, 1e-6);
@@ -101,8 +109,8 @@ TEST(RowSample, SeesWrongRowsAndNaN) {
 }
 
 TEST(Rows, CsvHasTheFieldsOfJsonAndQuotes) {
-  Row row{.point = small_point(), .status = Status::unsupported, .reason = "lacks \"this\", that"};
-  row.point.window = {3, 0};
+  Row row{.problem = small_problem(), .status = Status::unsupported, .reason = "lacks \"this\", that"};
+  row.problem.window = {3, 0};
   const auto names = split(csv_header(), ',');
   const nlohmann::ordered_json json = to_json(row);
   ASSERT_EQ(names.size(), json.size());
@@ -124,7 +132,7 @@ TEST(Rows, FilesAreCompleteAfterEveryRow) {
       return split(text.str(), '\n').size() - 1;
     };
     EXPECT_EQ(lines(), 1U);
-    file.write({.point = small_point()});
+    file.write({.problem = small_problem()});
     EXPECT_EQ(lines(), 2U);
   }
   std::remove(path.c_str());
@@ -140,12 +148,11 @@ TEST(Rows, TableStaysNarrowWhenEverythingVaries) {
   options.dtype = {"fp32,bf16"};
   options.causal = {"no,yes"};
   options.direction = {"forward,backward"};
-  const Sweep sweep = parse_sweep(options);
-  const std::vector<Algorithm> algorithms = {Algorithm::standard, Algorithm::flash2};
-  const RowTable table(sweep, algorithms);
+  const std::vector<Problem> problems = parse_problems(options);
+  const RowTable table(problems, methods_of({Algorithm::standard, Algorithm::flash2}));
   for (const std::string& line : split(table.header(), '\n')) EXPECT_LE(display_width(line), kWidestLine);
-  const Row failed{.point = sweep.points.back(),
-                   .algorithm = Algorithm::standard,
+  const Row failed{.problem = problems.back(),
+                   .method = {Algorithm::standard},
                    .status = Status::out_of_memory,
                    .reason = "needs 1.00 TiB (tensors 512 GiB, workspace 512 GiB), the budget is 16.0 GiB"};
   for (const std::string& line : split(table.row(failed, false), '\n')) {

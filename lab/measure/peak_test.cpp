@@ -1,4 +1,4 @@
-#include "lab/commands/peak.h"
+#include "lab/measure/peak.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A point of a sweep made real: the description of the operation, its shapes, and its tensors.
+// The tensors of a problem, on the device or on the host.
 #pragma once
 
 #include <cstddef>
@@ -7,40 +7,13 @@
 #include <vector>
 
 #include "cuda/common/host/memory.h"
-#include "lab/commands/options.h"
 #include "tessera/attention.h"
 #include "tessera/plan.h"
 
 namespace tessera::lab {
 
-// Description and sizes. Owns what the description points to, so it moves but does not copy.
-class Workload {
- public:
-  // Throws UsageError when the point cannot be: key/value heads that do not divide the query heads, a block
-  // mask that the library refuses.
-  explicit Workload(const Point& point);
-  Workload(Workload&&) = default;
-  Workload& operator=(Workload&&) = default;
-
-  // The operation with an algorithm filled in. What it points to is in host memory, or where `place` put it.
-  [[nodiscard]] Attention attention(Algorithm algorithm) const;
-  // The same for the oracle: always in host memory.
-  [[nodiscard]] Attention host_attention() const { return attention_; }
-  // Copies what the description points to (slopes, block mask) to the device that will run it.
-  void place(Device device);
-  [[nodiscard]] const Shapes& shapes() const { return shapes_; }
-  [[nodiscard]] const Point& point() const { return point_; }
-
- private:
-  Point point_;
-  Shapes shapes_;
-  Attention attention_;
-  std::vector<float> slopes_;
-  cuda::DeviceBuffer device_slopes_;
-};
-
-// The tensors of a workload for one direction. Made without memory first, so that a plan can say what the
-// call will need; then with memory and random contents that depend on the seed alone.
+// The tensors of one call. They begin without memory, so that a plan can say what the call will need; `allocate` then
+// adds memory and random contents that depend on the seed alone.
 class Tensors {
  public:
   Tensors(const Shapes& shapes, Direction direction, Device device);
@@ -48,7 +21,7 @@ class Tensors {
   // Bytes that `allocate` takes.
   [[nodiscard]] std::size_t bytes() const;
 
-  // Takes memory and fills the inputs: normally distributed, the bias likewise. Throws std::bad_alloc, or Error
+  // Allocates, and fills the inputs and the bias with normally distributed numbers. Throws std::bad_alloc, or Error
   // (out_of_memory) on a GPU.
   void allocate(std::uint64_t seed);
 
@@ -74,7 +47,7 @@ class HostCopy {
  public:
   explicit HostCopy(const ForwardTensors& tensors);
 
-  // Fetches the output anew, where it is a copy.
+  // Copies the output from the device again; does nothing for tensors of the host.
   void refresh_output();
   [[nodiscard]] const ForwardTensors& tensors() const { return host_; }
 

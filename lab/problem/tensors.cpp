@@ -1,13 +1,10 @@
-#include "lab/problem/workload.h"
-
-#include <fmt/format.h>
+#include "lab/problem/tensors.h"
 
 #include <algorithm>
 #include <cmath>
 #include <new>
 
 #include "core/base/float16.h"
-#include "tessera/error.h"
 
 namespace tessera::lab {
 namespace {
@@ -30,94 +27,7 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Refuses sizes whose products would not even fit an index; the library judges the rest.
-void check_size(const Shapes& s) {
-  constexpr double kMostElements = 0x1p60;
-  const auto batch = static_cast<double>(s.batch), heads = static_cast<double>(s.q_heads);
-  const auto rows = static_cast<double>(s.q_length), columns = static_cast<double>(s.k_length);
-  const double largest = std::max(batch * std::max(rows, columns) * heads * 256, rows * columns);
-  if (largest < kMostElements) return;
-  throw UsageError(fmt::format(
-      "--batch {}, --seq {}, --seq-k {}, --heads {}: together more elements than an index can count", s.batch,
-      s.q_length, s.k_length, s.q_heads));
-}
-
-BlockMask block_mask(const Point& point, const Shapes& shapes) {
-  const BlockPreset& preset = point.block_mask;
-  const BlockLayout layout{.q_length = shapes.q_length,
-                           .k_length = shapes.k_length,
-                           .block_q = point.block_size,
-                           .block_k = point.block_size};
-  auto integer = [&](std::size_t index) { return static_cast<std::int64_t>(preset.numbers.at(index)); };
-  try {
-    if (preset.name == "local") return BlockMask::local(layout, integer(0));
-    if (preset.name == "strided") return BlockMask::strided(layout, integer(0));
-    if (preset.name == "fixed") {
-      return BlockMask::fixed(layout, integer(0), preset.numbers.size() > 1 ? integer(1) : 1);
-    }
-    if (preset.name == "bigbird") {
-      return BlockMask::big_bird(layout, integer(0), integer(1), integer(2));
-    }
-    if (preset.name == "butterfly") return BlockMask::butterfly(layout);
-    if (preset.name == "random") return BlockMask::random(layout, preset.numbers.at(0));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_argument) throw;
-    throw UsageError(fmt::format("--block-mask '{}': {}", to_string(preset), error.what()));
-  }
-  return {};
-}
-
-Mask mask_of(const Point& point, const Shapes& shapes) {
-  Mask mask = point.causal ? causal(point.align) : Mask{.align = point.align};
-  if (point.window != Window{}) {
-    mask = mask & window(point.window.left, point.window.right, point.align);
-  }
-  mask.blocks = block_mask(point, shapes);
-  return mask;
-}
-
 }  // namespace
-
-Workload::Workload(const Point& point) : point_(point) {
-  shapes_.batch = point.batch;
-  shapes_.q_length = point.seq;
-  shapes_.k_length = keys(point);
-  shapes_.q_heads = point.heads;
-  shapes_.kv_heads = kv_heads(point);
-  shapes_.qk_dim = point.dim;
-  shapes_.v_dim = value_dim(point);
-  shapes_.dtype = point.dtype;
-  shapes_.bias = point.bias;
-  if (shapes_.q_heads % shapes_.kv_heads != 0) {
-    throw UsageError(fmt::format("--kv-heads '{}': must divide --heads {}", point.kv_heads, point.heads));
-  }
-  check_size(shapes_);
-  attention_.mask = mask_of(point, shapes_);
-  attention_.softcap = point.softcap;
-  attention_.dropout = {.probability = point.dropout, .seed = 42};
-  if (point.alibi) {
-    slopes_ = alibi_slopes(point.heads);
-    attention_.alibi.slopes = slopes_.data();
-  }
-}
-
-Attention Workload::attention(Algorithm algorithm) const {
-  Attention result = attention_;
-  result.algorithm = algorithm;
-  if (device_slopes_.data() != nullptr) {
-    result.alibi.slopes = reinterpret_cast<const float*>(device_slopes_.data());
-  }
-  return result;
-}
-
-void Workload::place(Device device) {
-  if (device.type == DeviceType::cpu) return;
-  attention_.mask.blocks.prepare(device);
-  if (slopes_.empty()) return;
-  const std::size_t bytes = slopes_.size() * sizeof(float);
-  device_slopes_ = cuda::DeviceBuffer(device.index, bytes);
-  device_slopes_.upload(slopes_.data(), bytes);
-}
 
 void Tensors::Free::operator()(std::byte* data) const {
   ::operator delete(data, std::align_val_t(kAlignment));

@@ -1,4 +1,4 @@
-// The ceilings of this machine, measured.
+// Ceilings: the highest arithmetic and memory throughput that this machine reaches.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ struct PeakOptions {
   double call_seconds = 0.05;  // what one repetition takes at least
 };
 
-// The wanted ceilings with every number of threads; those of one number of threads are measured in turn.
-// `proceed` as in `measure`; what is there when it says no is returned.
+// Measures the requested ceilings with every number of threads; those with the same number are interleaved. `proceed` as
+// in `interleave`; when it stops the measuring, the ceilings so far are returned.
 std::vector<Peak> measure_peaks(const PeakOptions& options, const std::function<bool(double share)>& proceed);
 
 nlohmann::ordered_json to_json(const Peak& peak);

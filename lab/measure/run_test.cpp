@@ -1,5 +1,5 @@
 // The experiments end to end, on sizes that take no time: the sweeps themselves, sixteen times shorter.
-#include "lab/measure/trials.h"
+#include "lab/measure/run.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -17,6 +17,7 @@
 
 #include "core/base/environment.h"
 #include "lab/commands/application.h"
+#include "lab/problem/operation.h"
 #include "lab/terminal/terminal.h"
 #include "tessera/error.h"
 
@@ -27,28 +28,28 @@ using Json = nlohmann::ordered_json;
 
 const Stamp kStamp{"abc123", "quick"};
 
-std::vector<Trial> tiny_trials(const std::vector<std::string>& names) {
-  std::vector<Trial> all = trials_of(find_experiments(names), Scale::quick, Device::cpu(), {});
-  for (Trial& trial : all) {
-    trial.contest.point.seq /= 16;
-    trial.contest.point.block_size /= 16;
-    if (trial.memory_budget) *trial.memory_budget /= 64;
-    trial.schedule = {.warmup = 1, .repetitions = 1};
+std::vector<Measurement> tiny_measurements(const std::vector<std::string>& names) {
+  std::vector<Measurement> all = measurements_of(find_experiments(names), Scale::quick, Device::cpu(), {});
+  for (Measurement& one : all) {
+    one.problem.seq /= 16;
+    one.problem.block_size /= 16;
+    if (one.memory_budget) *one.memory_budget /= 64;
+    one.repetitions = {.warmup = 1, .repetitions = 1};
   }
   return all;
 }
 
-std::size_t rows_of(const std::vector<Trial>& trials) {
+std::size_t rows_of(const std::vector<Measurement>& measurements) {
   std::size_t rows = 0;
-  for (const Trial& trial : trials) rows += trial.contest.algorithms.size();
+  for (const Measurement& one : measurements) rows += one.methods.size();
   return rows;
 }
 
-std::set<std::string> keys_of(const std::vector<Trial>& trials) {
+std::set<std::string> keys_of(const std::vector<Measurement>& measurements) {
   std::set<std::string> keys;
-  for (const Trial& trial : trials) {
-    for (const Algorithm algorithm : trial.contest.algorithms) {
-      keys.insert(key_of(to_json(row_to_be(trial, algorithm), trial.experiment, kStamp, "")));
+  for (const Measurement& one : measurements) {
+    for (const Method& method : one.methods) {
+      keys.insert(key_of(to_json(row_before(one, method), one.experiment, kStamp, "")));
     }
   }
   return keys;
@@ -56,7 +57,7 @@ std::set<std::string> keys_of(const std::vector<Trial>& trials) {
 
 std::set<std::string> keys_in(const std::string& path) {
   std::set<std::string> keys;
-  for (const Json& row : read_results(path)) keys.insert(key_of(row));
+  for (const Json& row : read_rows(path)) keys.insert(key_of(row));
   return keys;
 }
 
@@ -76,10 +77,11 @@ TEST(Experiments, EverySweepCanBeReadAtEveryScale) {
   for (const Device device : {Device::cpu(), Device::cuda()}) {
     for (const Scale scale : {Scale::quick, Scale::normal, Scale::full}) {
       for (const Experiment* experiment : find_own_experiments({})) {
-        const std::vector<Trial> trials = trials_of({experiment}, scale, device, {});
-        EXPECT_FALSE(trials.empty()) << experiment->name;
-        EXPECT_EQ(keys_of(trials).size(), rows_of(trials)) << experiment->name << ": a measurement twice";
-        for (const Trial& trial : trials) EXPECT_NO_THROW(Workload(trial.contest.point));
+        const std::vector<Measurement> measurements = measurements_of({experiment}, scale, device, {});
+        EXPECT_FALSE(measurements.empty()) << experiment->name;
+        EXPECT_EQ(keys_of(measurements).size(), rows_of(measurements))
+            << experiment->name << ": a measurement twice";
+        for (const Measurement& one : measurements) EXPECT_NO_THROW(Operation(one.problem));
       }
     }
   }
@@ -106,7 +108,7 @@ TEST(Experiments, ThoseOfOtherProgramsAreNamedAndLeftToThem) {
   EXPECT_EQ(find_own_experiments({}).size() + python_experiments().size(), experiments().size());
   EXPECT_EQ(find_own_experiments({"long", "batch"}).size(), 2U);
   for (const Experiment& experiment : python_experiments()) {
-    EXPECT_TRUE(experiment.parts.empty());
+    EXPECT_TRUE(experiment.problems.empty());
     EXPECT_FALSE(experiment.figures.empty());
     try {
       find_own_experiments({"batch", experiment.name});
@@ -121,9 +123,11 @@ TEST(Experiments, ThoseOfOtherProgramsAreNamedAndLeftToThem) {
 // Whether some row gives the figure something to draw, or says why it cannot: counters of the machine.
 bool fills(const Figure& figure, const std::vector<Json>& rows) {
   return std::any_of(rows.begin(), rows.end(), [&](const Json& row) {
-    std::vector<std::string> needed = {figure.x, figure.y, figure.value, figure.series};
-    needed.insert(needed.end(), figure.facets.begin(), figure.facets.end());
-    needed.insert(needed.end(), figure.bounds.begin(), figure.bounds.end());
+    std::vector<std::string> needed = {figure.x, figure.value};
+    for (const auto* more : {&figure.series, &figure.facets, &figure.bounds}) {
+      needed.insert(needed.end(), more->begin(), more->end());
+    }
+    if (figure.kind != FigureKind::table) needed.push_back(figure.y.front());
     return std::all_of(needed.begin(), needed.end(), [&](const std::string& field) {
       if (field == "measured_traffic_bytes" && row.at(field).is_null())
         return row.at("measured_traffic_note").get<std::string>().rfind("not measured: ", 0) == 0;
@@ -136,17 +140,17 @@ class EveryExperiment : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryExperiment, FillsItsFigures) {
   const Experiment& experiment = *find_experiments({GetParam()}).front();
-  const std::vector<Trial> trials = tiny_trials({GetParam()});
+  const std::vector<Measurement> measurements = tiny_measurements({GetParam()});
   const std::string directory = fresh_directory(GetParam());
   {
     Results results(directory, kStamp, Device::cpu(), false);
     results.describe({&experiment});
-    const RunTally tally = run_trials(trials, results, {});
+    const RunTally tally = run_all(measurements, results, {});
     EXPECT_EQ(tally.failed, 0U) << tally.first_failure;
-    EXPECT_EQ(tally.measured, rows_of(trials));
+    EXPECT_EQ(tally.measured, rows_of(measurements));
   }
-  const std::vector<Json> rows = read_results(directory + "/results.jsonl");
-  EXPECT_EQ(keys_in(directory + "/results.jsonl"), keys_of(trials));
+  const std::vector<Json> rows = read_rows(directory + "/results.jsonl");
+  EXPECT_EQ(keys_in(directory + "/results.jsonl"), keys_of(measurements));
   for (const Json& row : rows) {
     if (row["status"] == "ok") {
       EXPECT_GT(row["median_ms"].get<double>(), 0) << row.dump();
@@ -161,7 +165,7 @@ TEST_P(EveryExperiment, FillsItsFigures) {
   }
   for (const Figure& figure : experiment.figures) {
     EXPECT_TRUE(fills(figure, rows)) << figure.title;
-    for (const std::string& column : figure.columns) EXPECT_TRUE(rows.front().contains(column)) << column;
+    for (const std::string& column : figure.y) EXPECT_TRUE(rows.front().contains(column)) << column;
   }
   const Json described = Json::parse(read(directory + "/experiments.json"));
   EXPECT_EQ(described["experiments"][0]["name"], GetParam());
@@ -178,8 +182,8 @@ std::vector<std::string> experiment_names() {
 INSTANTIATE_TEST_SUITE_P(Lab, EveryExperiment, ::testing::ValuesIn(experiment_names()),
                          [](const auto& test) { return test.param; });
 
-TEST(Trials, AreContinuedWhereverTheyStopped) {
-  const std::vector<Trial> trials = tiny_trials({"causal", "minimal"});
+TEST(Run, AreContinuedWhereverTheyStopped) {
+  const std::vector<Measurement> measurements = tiny_measurements({"causal", "minimal"});
   std::mt19937 random(20261115);
   for (int attempt = 0; attempt < 8; ++attempt) {
     const std::string directory = fresh_directory("resume");
@@ -188,7 +192,7 @@ TEST(Trials, AreContinuedWhereverTheyStopped) {
       Results results(directory, kStamp, Device::cpu(), false);
       std::size_t left = random() % 60;
       const RunTally tally =
-          run_trials(trials, results, {.proceed = [&](const Trial&, double) { return left-- > 0; }});
+          run_all(measurements, results, {.proceed = [&](const Measurement&, double) { return left-- > 0; }});
       EXPECT_TRUE(tally.stopped);
     }
     // As if it had been killed: the file ends anywhere.
@@ -199,18 +203,18 @@ TEST(Trials, AreContinuedWhereverTheyStopped) {
 
     Results results(directory, kStamp, Device::cpu(), true);
     const std::size_t there = results.rows();
-    const RunTally tally = run_trials(trials, results, {});
+    const RunTally tally = run_all(measurements, results, {});
     EXPECT_EQ(tally.kept, there);
-    EXPECT_EQ(tally.kept + tally.measured, rows_of(trials));
+    EXPECT_EQ(tally.kept + tally.measured, rows_of(measurements));
     EXPECT_EQ(read(path).substr(0, kept.size()), kept) << "finished rows are as they were";
-    EXPECT_EQ(keys_in(path), keys_of(trials));
-    for (const Json& row : read_results(path)) {
+    EXPECT_EQ(keys_in(path), keys_of(measurements));
+    for (const Json& row : read_rows(path)) {
       EXPECT_TRUE(row["speedup_over_standard"].is_number())
           << "standard may be of the first run: " << row.dump();
     }
     std::ifstream csv(directory + "/results.csv");
     EXPECT_EQ(std::count(std::istreambuf_iterator<char>(csv), {}, '\n'),
-              static_cast<std::ptrdiff_t>(rows_of(trials) + 1));
+              static_cast<std::ptrdiff_t>(rows_of(measurements) + 1));
     std::filesystem::remove_all(directory);
   }
 }
@@ -232,35 +236,35 @@ int signalled(int signal, const std::string& path, int milliseconds, const Work&
   return status;
 }
 
-TEST(Trials, SurviveBeingKilled) {
+TEST(Run, SurviveBeingKilled) {
   if (std::getenv("QEMU_CPU") != nullptr) GTEST_SKIP() << "qemu-user cannot start threads in a forked child";
-  const std::vector<Trial> trials = tiny_trials({"long"});
+  const std::vector<Measurement> measurements = tiny_measurements({"long"});
   std::mt19937 random(std::random_device{}());
   for (int attempt = 0; attempt < 3; ++attempt) {
     const std::string directory = fresh_directory("killed");
     const std::string path = directory + "/results.jsonl";
     const int status = signalled(SIGKILL, path, static_cast<int>(random() % 100), [&] {
       Results results(directory, kStamp, Device::cpu(), false);
-      return run_trials(trials, results, {}).failed == 0 ? 0 : 1;
+      return run_all(measurements, results, {}).failed == 0 ? 0 : 1;
     });
     EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
     Results results(directory, kStamp, Device::cpu(), true);
     EXPECT_GT(results.rows(), 0U);
-    run_trials(trials, results, {});
-    EXPECT_EQ(keys_in(path), keys_of(trials));
+    run_all(measurements, results, {});
+    EXPECT_EQ(keys_in(path), keys_of(measurements));
     std::filesystem::remove_all(directory);
   }
 }
 
-TEST(Trials, TooLargeIsAResult) {
-  std::vector<Trial> trials = tiny_trials({"summary", "minimal"});
-  for (Trial& trial : trials) trial.memory_budget = 1000;
+TEST(Run, TooLargeIsAResult) {
+  std::vector<Measurement> measurements = tiny_measurements({"summary", "minimal"});
+  for (Measurement& one : measurements) one.memory_budget = 1000;
   const std::string directory = fresh_directory("memory");
   Results results(directory, kStamp, Device::cpu(), false);
-  const RunTally tally = run_trials(trials, results, {});
+  const RunTally tally = run_all(measurements, results, {});
   EXPECT_EQ(tally.failed, 0U);
-  EXPECT_EQ(tally.measured, rows_of(trials));
-  for (const Json& row : read_results(results.path())) {
+  EXPECT_EQ(tally.measured, rows_of(measurements));
+  for (const Json& row : read_rows(results.path())) {
     EXPECT_EQ(row["status"], "out_of_memory");
     EXPECT_NE(row["reason"].get<std::string>().find("the budget is 1000 B"), std::string::npos);
     EXPECT_TRUE(row["median_ms"].is_null());
@@ -269,24 +273,24 @@ TEST(Trials, TooLargeIsAResult) {
   std::filesystem::remove_all(directory);
 }
 
-TEST(Trials, TheFrontierHasTwoSides) {
+TEST(Run, TheFrontierHasTwoSides) {
   const std::string directory = fresh_directory("frontier");
   Results results(directory, kStamp, Device::cpu(), false);
-  std::vector<Trial> trials = tiny_trials({"out_of_memory"});
-  run_trials(trials, results, {});
+  std::vector<Measurement> measurements = tiny_measurements({"out_of_memory"});
+  run_all(measurements, results, {});
   std::map<std::string, int> seen;
-  for (const Json& row : read_results(results.path())) ++seen[row["status"].get<std::string>()];
+  for (const Json& row : read_rows(results.path())) ++seen[row["status"].get<std::string>()];
   EXPECT_GT(seen["ok"], 0);
   EXPECT_GT(seen["out_of_memory"], 0);
   std::filesystem::remove_all(directory);
 }
 
-TEST(Trials, ABaselineIsComparedWithStandard) {
+TEST(Run, ABaselineIsComparedWithStandard) {
   const std::string directory = fresh_directory("speedup");
   Results results(directory, kStamp, Device::cpu(), false);
-  run_trials(tiny_trials({"minimal"}), results, {});
+  run_all(tiny_measurements({"minimal"}), results, {});
   std::map<std::int64_t, double> standard;
-  for (const Json& row : read_results(results.path())) {
+  for (const Json& row : read_rows(results.path())) {
     const auto length = row["q_length"].get<std::int64_t>();
     if (row["algorithm"] == "standard") standard[length] = row["median_ms"];
     if (row["algorithm"] != "minimal") continue;
@@ -297,19 +301,20 @@ TEST(Trials, ABaselineIsComparedWithStandard) {
   std::filesystem::remove_all(directory);
 }
 
-TEST(Trials, TilesAreForced) {
-  for (Trial trial : tiny_trials({"block_size"})) {
-    if (trial.block_k > 64) continue;
-    const auto rows = run_trial(trial, [](double) { return true; });
+TEST(Run, TilesAreForced) {
+  for (Measurement one : tiny_measurements({"block_size"})) {
+    const std::int64_t block_k = one.methods.front().block_k;
+    if (block_k > 64) continue;
+    const auto rows = run(one, [](double) { return true; });
     ASSERT_TRUE(rows);
     if (rows->front().status == Status::unsupported) GTEST_SKIP() << rows->front().reason;
-    EXPECT_EQ(rows->front().plan->block_k, trial.block_k);
+    EXPECT_EQ(rows->front().plan->block_k, block_k);
     ASSERT_TRUE(rows->front().theory);
     EXPECT_GE(rows->front().theory->tile_bytes, rows->front().plan->minimum_bytes);
-    trial.contest.algorithms = {Algorithm::standard};  // has no such tile
-    const auto fixed = run_trial(trial, [](double) { return true; });
+    one.methods.front().algorithm = Algorithm::standard;  // has no such tile
+    const auto fixed = run(one, [](double) { return true; });
     EXPECT_EQ(fixed->front().status, Status::unsupported);
-    EXPECT_NE(fixed->front().reason.find("are fixed"), std::string::npos) << fixed->front().reason;
+    EXPECT_NE(fixed->front().reason.find("fixed tiles"), std::string::npos) << fixed->front().reason;
   }
   EXPECT_FALSE(core::environment().block_k) << "nothing stays behind";
 }
@@ -363,7 +368,7 @@ TEST(Lab, InterruptedRunsSayHowToGoOn) {
   EXPECT_NE(read(messages).find("tessera lab --quick --device cpu --out '" + directory + "' --resume"),
             std::string::npos)
       << read(messages);
-  EXPECT_FALSE(read_results(directory + "/results.jsonl").empty());
+  EXPECT_FALSE(read_rows(directory + "/results.jsonl").empty());
   std::filesystem::remove_all(directory);
   std::filesystem::remove(messages);
 }
