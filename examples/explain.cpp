@@ -16,7 +16,7 @@ int main() {
             << " bytes of workspace\n";
 
   try {  // What cannot be served says what each kernel lacks.
-    (void)tessera::plan({.algorithm = tessera::Algorithm::hopper}, shapes);
+    (void)tessera::plan({.algorithm = tessera::Algorithm::flash3}, shapes);
   } catch (const tessera::Error& error) {
     std::cout << tessera::name(error.code()) << ": " << error.what() << "\n";
     return error.code() == tessera::ErrorCode::unsupported ? 0 : 1;

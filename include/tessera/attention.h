@@ -19,7 +19,7 @@ enum class Algorithm : std::uint8_t {
   standard,   ///< Separate passes over an N x N matrix in memory, with the best GEMM at hand.
   flash1,     ///< Tiles, keys outside: output and statistics are read and written per block of keys.
   flash2,     ///< Tiles, queries outside: statistics stay in registers, output is written once.
-  hopper,     ///< flash2 as an asynchronous pipeline on sm_90a (TMA, wgmma).
+  flash3,     ///< flash2 as an asynchronous pipeline of copies and products; requires compute capability 9.0.
   minimal,    ///< The teaching kernel: one thread per row.
 };
 

@@ -248,7 +248,7 @@ enum {
   TSR_STANDARD = 1,   ///< Separate passes over an N x N matrix in memory.
   TSR_FLASH1 = 2,     ///< Tiles, keys outside.
   TSR_FLASH2 = 3,     ///< Tiles, queries outside.
-  TSR_HOPPER = 4,     ///< flash2 as an asynchronous pipeline on sm_90a.
+  TSR_FLASH3 = 4,     ///< flash2 as an asynchronous pipeline of copies and products; requires compute capability 9.0.
   TSR_MINIMAL = 5     ///< The teaching kernel: one thread per row.
 };
 

@@ -27,6 +27,9 @@ using tessera::name;
 // The enumerator among the first `count` with this name.
 template <typename E>
 E by_name(const char* what, std::string_view text, int count) {
+  if constexpr (std::is_same_v<E, Algorithm>) {
+    if (text == "hopper") refuse("algorithm \"hopper\" is now called \"flash3\"");
+  }
   std::string allowed;
   for (int i = 0; i < count; ++i) {
     const std::string_view candidate = name(static_cast<E>(i));

@@ -175,7 +175,7 @@ def attention(
             without a batch): one for queries and keys alike, or two. On a GPU ``max_lengths`` must say the longest.
         block_mask: only these blocks of keys are seen.
         origin: the global (row, column, batch entry, head) of the first ones, for a shard of a longer sequence.
-        algorithm: "standard", "flash1", "flash2", "hopper" or "minimal" asks for one; the result is the same.
+        algorithm: "standard", "flash1", "flash2", "flash3" or "minimal" asks for one; the result is the same.
         layout: "bshd" as above, or "bhsd": (batch, heads, sequence, head_dim), PyTorch's order. The batch may miss.
         out, lse: arrays to write into instead of new ones.
         return_lse: also return the log-sum-exp of the scores, (batch, heads, queries) in fp32 (fp64 for fp64).

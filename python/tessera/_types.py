@@ -5,7 +5,7 @@ from typing import Any, Literal
 Array = Any
 """An array of PyTorch, NumPy, CuPy, JAX: an object with ``__dlpack__``."""
 
-AlgorithmName = Literal["automatic", "standard", "flash1", "flash2", "hopper", "minimal"]
+AlgorithmName = Literal["automatic", "standard", "flash1", "flash2", "flash3", "minimal"]
 AlignName = Literal["bottom_right", "top_left"]
 DTypeName = Literal["fp64", "fp32", "fp16", "bf16"]
 DirectionName = Literal["forward", "backward"]

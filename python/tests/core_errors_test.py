@@ -169,8 +169,15 @@ def test_wrong_shapes_and_types():
 
 
 def test_unsupported_says_what_is_missing():
-    with pytest.raises(NotImplementedError, match="hopper"):
+    with pytest.raises(NotImplementedError, match="flash3"):
+        tessera.attention(*qkv(), algorithm="flash3")
+
+
+def test_the_old_name_of_flash3_is_refused_with_the_new_one():
+    with pytest.raises(ValueError, match='^algorithm "hopper" is now called "flash3"$'):
         tessera.attention(*qkv(), algorithm="hopper")
+    with pytest.raises(ValueError, match='^algorithm "hopper" is now called "flash3"$'):
+        tessera.plan((1, 64, 2, 16), algorithm="hopper")
 
 
 def test_out_of_memory():

@@ -46,7 +46,7 @@ const char* name(Algorithm algorithm) noexcept {
     case Algorithm::standard: return "standard";
     case Algorithm::flash1: return "flash1";
     case Algorithm::flash2: return "flash2";
-    case Algorithm::hopper: return "hopper";
+    case Algorithm::flash3: return "flash3";
     case Algorithm::minimal: return "minimal";
   }
   return "unknown";

@@ -71,7 +71,7 @@ void check_alibi_distance(const Problem& p) {
 void take_options(const Attention& attention, Problem& p) {
   if (attention.algorithm > Algorithm::minimal) {
     refuse("attention.algorithm is ", static_cast<int>(attention.algorithm),
-           "; it must be automatic, standard, flash1, flash2, hopper or minimal");
+           "; it must be automatic, standard, flash1, flash2, flash3 or minimal");
   }
   p.algorithm = attention.algorithm;
   p.deterministic = attention.deterministic;

@@ -58,9 +58,9 @@ constexpr Kernel kernel(std::string_view name, Algorithm algorithm, int priority
 
 // Faster kernels have higher priorities. A name may stand for several rows, which share the work by type.
 constexpr Kernel kKernels[] = {
-    kernel("cuda.hopper", hopper, 110, forward, kSm90, kHopper, sm90::forward::choose, sm90::forward::details,
+    kernel("cuda.hopper", flash3, 110, forward, kSm90, kHopper, sm90::forward::choose, sm90::forward::details,
            sm90::forward::run),
-    kernel("cuda.hopper", hopper, 110, backward, kSm90, kHopperBackward, sm90::backward::choose,
+    kernel("cuda.hopper", flash3, 110, backward, kSm90, kHopperBackward, sm90::backward::choose,
            sm90::backward::details, sm90::backward::run),
     kernel("cuda.flash2", flash2, 100, forward, kFrom80, kHalves, mma::forward::choose_from80,
            mma::forward::details, mma::forward::run),

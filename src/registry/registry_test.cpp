@@ -30,7 +30,7 @@ Kernel kernel(const char* name, Algorithm algorithm, int priority, Features feat
 
 const std::vector<Kernel> kTable = {
     kernel("fast", Algorithm::flash2, 3, Features(Feature::fp32) | Feature::causal, short_ones),
-    kernel("gpu", Algorithm::hopper, 2, Features::all(), any, Direction::forward, DeviceType::cuda),
+    kernel("gpu", Algorithm::flash3, 2, Features::all(), any, Direction::forward, DeviceType::cuda),
     kernel("slow", Algorithm::standard, 1, Features::all()),
     kernel("slow", Algorithm::standard, 1, Features::all(), any, Direction::backward),
 };
@@ -92,16 +92,16 @@ TEST(Registry, AKernelMayPreferAnotherUnlessForcedByName) {
 
 TEST(Registry, ARefusalSaysForEachKernelWhatIsMissing) {
   Problem p = problem();
-  p.algorithm = Algorithm::hopper;
+  p.algorithm = Algorithm::flash3;
   p.dropout = true;
   p.kv_heads = 1;
   p.q_heads = 4;
   const std::string text = refusal(p, "", ErrorCode::unsupported);
   EXPECT_EQ(text,
-            "no CPU kernel implements hopper; it requires a GPU\n"
-            "  fast: implements flash2, not hopper; does not support grouped heads, dropout\n"
+            "no CPU kernel implements flash3; it requires a GPU\n"
+            "  fast: implements flash2, not flash3; does not support grouped heads, dropout\n"
             "  gpu: runs on CUDA devices, the tensors are on cpu\n"
-            "  slow: implements standard, not hopper");
+            "  slow: implements standard, not flash3");
 }
 
 TEST(Registry, RejectionsCoverEveryOtherKernelOfTheDirection) {

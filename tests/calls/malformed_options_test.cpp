@@ -73,7 +73,7 @@ Cases description_cases() {
   add("diagonal_least", [](Attention& a) { a.mask.diagonal = std::numeric_limits<std::int64_t>::min(); },
       {"attention.mask.diagonal is -9223372036854775808; it must be between -2^48 and 2^48"});
   add("algorithm_77", [](Attention& a) { a.algorithm = static_cast<Algorithm>(77); },
-      {"attention.algorithm is 77; it must be automatic, standard, flash1, flash2, hopper or minimal"});
+      {"attention.algorithm is 77; it must be automatic, standard, flash1, flash2, flash3 or minimal"});
   add("origin_row_negative", [](Attention& a) { a.origin.row = -1; },
       {"attention.origin.row is -1; it must not be negative"});
   add("origin_column_negative", [](Attention& a) { a.origin.column = -7; },
@@ -331,12 +331,12 @@ Cases unsupported_cases() {
   auto ask = [](Algorithm algorithm) {
     return [algorithm](Call& call) { call.attention.algorithm = algorithm; };
   };
-  add("forward_hopper", Act::forward, ask(Algorithm::hopper),
-      {"no CPU kernel implements hopper; it requires a GPU of compute capability 9.0", "cpu.flash2",
-       "implements flash2, not hopper"});
-  add("backward_hopper", Act::backward, ask(Algorithm::hopper),
-      {"no CPU kernel implements hopper; it requires a GPU of compute capability 9.0", "cpu.flash2",
-       "implements flash2, not hopper"});
+  add("forward_flash3", Act::forward, ask(Algorithm::flash3),
+      {"no CPU kernel implements flash3; it requires a GPU of compute capability 9.0", "cpu.flash2",
+       "implements flash2, not flash3"});
+  add("backward_flash3", Act::backward, ask(Algorithm::flash3),
+      {"no CPU kernel implements flash3; it requires a GPU of compute capability 9.0", "cpu.flash2",
+       "implements flash2, not flash3"});
   add("plan_minimal", Act::plan, ask(Algorithm::minimal),
       {"no CPU kernel implements minimal; it requires a GPU of compute capability 7.5 or newer", "cpu.flash2",
        "implements flash2, not minimal"});

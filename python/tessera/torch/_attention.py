@@ -73,7 +73,7 @@ def attention(
             longest.
         block_mask: only these blocks of keys are seen.
         origin: the global (row, column, batch entry, head) of the first ones, for a shard of a longer sequence.
-        algorithm: "standard", "flash1", "flash2", "hopper" or "minimal" asks for one; the result is the same.
+        algorithm: "standard", "flash1", "flash2", "flash3" or "minimal" asks for one; the result is the same.
         deterministic: gradients that are bitwise reproducible also on GPUs; None: as
             torch.use_deterministic_algorithms says.
         layout: "bshd" as above, or "bhsd": (batch, heads, sequence, head_dim), PyTorch's order. The batch may be

@@ -86,9 +86,8 @@ bool common_limits(const core::Problem& p, Multiply multiply, core::Reason reaso
 // ---- forward ---------------------------------------------------------------------------------------------
 
 struct ForwardDecision {
-  Multiply multiply{};
-  Instance instance{};
   ForwardConfig config{};
+  void (*kernel)(ForwardArguments) = nullptr;
   bool aligned = true;
   Order order{};
 };
@@ -117,6 +116,7 @@ Instance instance_of(Multiply multiply, const core::Problem& p, const DeviceLimi
 struct Pass {
   Gradient gradient{};
   BackwardConfig config{};
+  void (*kernel)(BackwardArguments) = nullptr;
   Order order{};
 
   [[nodiscard]] bool of_keys() const { return gradient != Gradient::queries; }
@@ -150,6 +150,7 @@ std::int64_t bias_tiles_of(const core::Problem& p, const BiasGradientConfig& c) 
 void add_passes(BackwardDecision& d, const core::Problem& p, const DeviceLimits& device) {
   auto add = [&](Gradient gradient) {
     Pass pass{.gradient = gradient, .config = backward_config(d.multiply, gradient, d.dim, d.featured)};
+    pass.kernel = kernel_for(kernels_of(d.multiply).backward(), pass.config);
     pass.order = order_of(p, device, pass.config.rows(), pass.of_keys());
     d.passes[static_cast<std::size_t>(d.count++)] = pass;
   };
@@ -168,9 +169,9 @@ template <Multiply M>
 std::optional<core::Choice> choose_forward(const core::Problem& p, int /*workers*/, core::Reason reason) {
   if (common_limits(p, M, reason)) return std::nullopt;
   const DeviceLimits& device = device_limits(p.device.index, code_of(M));
-  ForwardDecision d{.multiply = M, .aligned = all_aligned(p)};
-  d.instance = instance_of(M, p, device, d.aligned);
-  d.config = forward_config(M, dim_of(p), d.instance);
+  ForwardDecision d{.aligned = all_aligned(p)};
+  d.config = forward_config(M, dim_of(p), instance_of(M, p, device, d.aligned));
+  d.kernel = kernel_for(kernels_of(M).forward(), d.config);
   const std::size_t bytes = d.config.shared_memory();
   if (shared_memory_limit(p, code_of(M), static_cast<std::int64_t>(bytes), reason) ||
       grid_limit(grid_of(p, d.config.block_q(), false), reason)) {
@@ -187,7 +188,7 @@ std::optional<core::Choice> choose_forward(const core::Problem& p, int /*workers
 std::string forward_details(const core::Problem& /*p*/, const core::Choice& choice) {
   const auto d = choice.decision.as<ForwardDecision>();
   const ForwardConfig& c = d.config;
-  return core::concat("instance: ", name_of(d.multiply), ", head_dim up to ", c.dim,
+  return core::concat("instance: ", name_of(c.multiply), ", head_dim up to ", c.dim,
                       c.featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
                       " rows, keys from the last to the first");
 }
@@ -195,10 +196,9 @@ std::string forward_details(const core::Problem& /*p*/, const core::Choice& choi
 void run_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const auto d = choice.decision.as<ForwardDecision>();
   if (d.order.count() == 0) return;
-  ForwardArguments a{p, Constants::of(p, d.aligned), d.order};
   const DeviceScope scope(p.device.index);
-  launch(kernels_of(d.multiply).forward(d.config.dim, d.instance), "flash2 fp32 forward", d.order.count(),
-         d.config.threads(), choice.shared_memory_bytes, resources.stream, &a);
+  launch(d.kernel, "flash2 fp32 forward", d.order.count(), d.config.threads(), choice.shared_memory_bytes,
+         resources.stream, ForwardArguments{p, Constants::of(p, d.aligned), d.order});
 }
 
 template <Multiply M>
@@ -272,35 +272,29 @@ std::string backward_details(const core::Problem& /*p*/, const core::Choice& cho
 
 void run_backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const auto d = choice.decision.as<BackwardDecision>();
-  const Kernels kernels = kernels_of(d.multiply);
   const Constants constants = Constants::of(p, d.aligned);
   void* const stream = resources.stream;
   auto* delta = reinterpret_cast<float*>(resources.workspace);
   const DeviceScope scope(p.device.index);
   if (d.delta_rows > 0) {
-    DeltaArguments a{p, delta, d.fused};
-    launch(delta_kernel(), "flash2 fp32 delta", delta_grid(d.delta_rows), kDeltaThreads, 0, stream, &a);
+    launch(delta_kernel(), "flash2 fp32 delta", delta_grid(d.delta_rows), kDeltaThreads, 0, stream,
+           DeltaArguments{p, delta, d.fused});
   }
   if (d.fused) {
-    if (d.fused_order.count() == 0) return;
     const FusedConfig c = fused_config(d.dim);
-    BackwardArguments a{p, constants, d.fused_order, delta};
-    launch(halves_fused_backward(c.dim), "flash2 fp32 fused backward", d.fused_order.count(), c.threads(),
-           c.shared_memory(), stream, &a);
+    launch(kernel_for(halves_fused_backward(), c), "flash2 fp32 fused backward", d.fused_order.count(),
+           c.threads(), c.shared_memory(), stream, BackwardArguments{p, constants, d.fused_order, delta});
     return;
   }
   for (int i = 0; i < d.count; ++i) {
     const Pass& pass = d.passes[static_cast<std::size_t>(i)];
-    if (pass.order.count() == 0) continue;
-    BackwardArguments a{p, constants, pass.order, delta};
-    launch(kernels.backward(pass.gradient, d.dim, d.featured), "flash2 fp32 backward", pass.order.count(),
-           pass.config.threads(), pass.config.shared_memory(), stream, &a);
+    launch(pass.kernel, "flash2 fp32 backward", pass.order.count(), pass.config.threads(),
+           pass.config.shared_memory(), stream, BackwardArguments{p, constants, pass.order, delta});
   }
   if (d.bias_tiles > 0) {
     const BiasGradientConfig c = bias_gradient_config(d.multiply, d.dim);
-    BiasGradientArguments a{p, constants, delta};
-    launch(kernels.bias_gradient(c.dim), "flash2 fp32 gradient of the bias", d.bias_tiles, c.threads(),
-           c.shared_memory(), stream, &a);
+    launch(kernel_for(kernels_of(d.multiply).bias_gradient(), c), "flash2 fp32 gradient of the bias",
+           d.bias_tiles, c.threads(), c.shared_memory(), stream, BiasGradientArguments{p, constants, delta});
   }
 }
 

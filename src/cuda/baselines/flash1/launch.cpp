@@ -6,8 +6,8 @@
 
 #include "core/base/text.h"
 #include "core/visibility.h"
+#include "cuda/baselines/delta.h"
 #include "cuda/baselines/flash1/config.h"
-#include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
 #include "cuda/common/host/limits.h"
 
@@ -20,8 +20,7 @@ constexpr int kMostKeys = 512;  // of a block: with more, the traffic of O no lo
 
 template <Engine E>
 const Instances& instances_for(std::int64_t head_dim) {
-  if (head_dim <= 64) return instances<E, 64>();
-  return head_dim <= 128 ? instances<E, 128>() : instances<E, 256>();
+  return engine_instances<E>()[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
 }
 
 // The compute capability whose instances run: that of the GPU, or Turing's.
@@ -157,7 +156,7 @@ void run(const core::Problem& p, const core::Choice& choice, const core::Resourc
   Arguments a = arguments(arena, p, *d.instance);
   a.block_k = static_cast<int>(choice.block_k);
   const bool forward = p.direction == Direction::forward;
-  if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
+  if (!forward) row_delta(p, a.delta, resources.stream);
   if (d.bias != nullptr) {
     launch(d.bias->kernel, "cuda.flash1: bias gradient", d.bias_grid, d.bias->threads,
            static_cast<std::size_t>(d.bias->fixed_bytes), resources.stream, a);

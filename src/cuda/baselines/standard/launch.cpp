@@ -22,6 +22,7 @@
 #include <limits>
 
 #include "core/base/text.h"
+#include "cuda/baselines/delta.h"
 #include "cuda/baselines/standard/cublas.h"
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
@@ -150,7 +151,7 @@ class Standard {
     const BatchedMatrix v = key_operand(p_.v, p_.v_dim, memory_.v);
     const BatchedMatrix grad_out = query_operand(p_.grad_out, p_.v_dim, memory_.grad_out);
     scores(q, k);
-    row_delta(p_, m_, stream_);
+    row_delta(p_, m_.delta, stream_);
     outer_product(grad_out, v, p_.v_dim, matrix(m_.gradients, p_.dtype), 1);
     if (fusion_ == Fusion::fused) {
       fused_gradients(p_, m_, stream_);

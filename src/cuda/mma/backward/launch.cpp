@@ -12,12 +12,6 @@
 namespace tessera::cuda::mma::backward {
 namespace {
 
-using flash2::BackwardArguments;
-using flash2::BackwardFamily;
-using flash2::BackwardKernel;
-using flash2::kQueryBlock;
-using flash2::QueryBlocks;
-
 Variant variant_for(const core::Problem& p) {
   if (p.dropout && p.dropout_threshold > 0) return Variant::dropout;
   auto in_chunks = [&](const core::View& view, std::int64_t columns) {
@@ -33,9 +27,9 @@ Variant variant_for(const core::Problem& p) {
 }
 
 // The first of a table that supports the variant and fits. An instance with more options also runs problems with fewer.
-const BackwardKernel* first_fitting(std::span<const BackwardKernel> table, const DeviceLimits& device,
-                                    Variant variant, bool in_turns) {
-  for (const BackwardKernel& kernel : table) {
+const Instance* first_fitting(std::span<const Instance> table, const DeviceLimits& device, Variant variant,
+                              bool in_turns) {
+  for (const Instance& kernel : table) {
     if (kernel.variant >= variant && (kernel.in_turns || !in_turns) &&
         kernel.shared_memory <= device.shared_memory)
       return &kernel;
@@ -45,7 +39,7 @@ const BackwardKernel* first_fitting(std::span<const BackwardKernel> table, const
 
 // Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type, and room for its tile with
 // as many thread blocks per multiprocessor as without.
-bool bias_fits(const core::Problem& p, const BackwardKernel& kernel, const DeviceLimits& device) {
+bool bias_fits(const core::Problem& p, const Instance& kernel, const DeviceLimits& device) {
   const int bytes = kernel.shared_memory + kernel.bias_bytes;
   return p.has_bias && kernel.bias_bytes > 0 && p.bias_dtype == p.dtype &&
          aligned(p.bias, p.k_length, p.dtype) && (!p.blocks || p.blocks.block_k % 8 == 0) &&
@@ -53,7 +47,7 @@ bool bias_fits(const core::Problem& p, const BackwardKernel& kernel, const Devic
          kernel.thread_blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
 }
 
-int shared_memory_of(const KernelChoice& choice, const BackwardKernel& kernel) {
+int shared_memory_of(const KernelChoice& choice, const Instance& kernel) {
   return kernel.shared_memory + (choice.bias_staged && &kernel == choice.keys ? kernel.bias_bytes : 0);
 }
 
@@ -63,7 +57,7 @@ core::Tiling tiling_of(const core::Problem& p, bool of_keys, std::int64_t tile) 
                  : core::Tiling{p.q_length, tile, p.blocks ? p.blocks.block_q : 0};
 }
 
-core::Tiling bias_rows(const core::Problem& p, const BackwardKernel& kernel) {
+core::Tiling bias_rows(const core::Problem& p, const Instance& kernel) {
   const bool all_rows = p.bias_rows == 1;
   return {all_rows ? 1 : p.bias_rows, kernel.block_q, p.blocks && !all_rows ? p.blocks.block_q : 0};
 }
@@ -99,8 +93,8 @@ struct Decision {
   KernelChoice kernels{};
   Grids grids{};
   Orders orders{};
-  void (*prepare)(BackwardArguments) = nullptr;
-  void (*finish)(BackwardArguments) = nullptr;
+  void (*prepare)(BackwardCall) = nullptr;
+  void (*finish)(BackwardCall) = nullptr;
 };
 
 // Workspace: counted without memory, cut with it.
@@ -117,7 +111,7 @@ struct Workspace {
     statistics = arena.take<float>(blocks, 2 * kQueryBlock);
     if (kernels.head_dim != 0) sums = arena.take<float>(blocks, kQueryBlock, kernels.head_dim);
     if (kernels.in_turns) {
-      turns = arena.take<std::uint32_t>(blocks, flash2::kTurnsPerBlock);
+      turns = arena.take<std::uint32_t>(blocks, kTurnsPerBlock);
       ticket = arena.take<std::uint32_t>(1);
     }
     bytes = arena.used();
@@ -151,7 +145,7 @@ core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, bool of_key
 // run at the same time: four, or two where the tiles differ in length. Then each is shorter than the one that it waits for
 // and catches up whenever it starts.
 core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t> order,
-                                             const BackwardKernel& kernel, const DeviceLimits& device) {
+                                             const Instance& kernel, const DeviceLimits& device) {
   const auto resident =
       static_cast<std::uint32_t>(device.multiprocessors * std::max(1, 256 / kernel.threads));
   order.together = std::max(order.together, resident / (order.order == core::TileOrder::plain ? 4 : 2));
@@ -169,8 +163,8 @@ Orders orders_of(const core::Problem& p, const KernelChoice& kernels, const Devi
   return orders;
 }
 
-std::optional<core::Choice> choose(const BackwardFamily& family, int capability, Code code,
-                                   const core::Problem& p, core::Reason reason) {
+std::optional<core::Choice> choose(const Family& family, int capability, Code code, const core::Problem& p,
+                                   core::Reason reason) {
   if (gpu_limit(p, {.least = capability}, code, reason) || size_limits(p, kQueryBlock, reason)) {
     return std::nullopt;
   }
@@ -184,7 +178,7 @@ std::optional<core::Choice> choose(const BackwardFamily& family, int capability,
                                            .prepare = family.prepare,
                                            .finish = family.finish}};
   // A plan shows the first of the kernels.
-  for (const BackwardKernel* kernel : {kernels->keys, kernels->queries, kernels->bias}) {
+  for (const Instance* kernel : {kernels->keys, kernels->queries, kernels->bias}) {
     if (kernel == nullptr) continue;
     const int bytes = shared_memory_of(*kernels, *kernel);
     choice.block_q = kernel->block_q;
@@ -209,15 +203,15 @@ core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::
   return order_of(p, true, tile, device);
 }
 
-std::optional<KernelChoice> choose_kernels(const BackwardFamily& family, const DeviceLimits& device,
+std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
                                            const core::Problem& p, core::Reason reason) {
   KernelChoice choice;
   const Variant variant = variant_for(p);
   const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
-  const flash2::BackwardTable& kernels = family.tables[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
+  const Table& kernels = family.tables[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
   bool complete = true;
-  auto choose = [&](std::span<const BackwardKernel> table, Variant least, bool in_turns = false) {
-    const BackwardKernel* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
+  auto choose = [&](std::span<const Instance> table, Variant least, bool in_turns = false) {
+    const Instance* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
     complete = complete && kernel != nullptr;
     return kernel;
   };
@@ -242,18 +236,17 @@ std::optional<KernelChoice> choose_kernels(const BackwardFamily& family, const D
 }
 
 std::optional<core::Choice> choose_from80(const core::Problem& p, int /*workers*/, core::Reason reason) {
-  return choose(p.dtype == DType::bf16 ? flash2::backward_family_bf16() : flash2::backward_family_fp16(), 80,
-                Code::from80, p, reason);
+  return choose(p.dtype == DType::bf16 ? family_bf16() : family_fp16(), 80, Code::from80, p, reason);
 }
 
 std::optional<core::Choice> choose_sm75(const core::Problem& p, int /*workers*/, core::Reason reason) {
-  return choose(flash2::backward_family_sm75(), 75, Code::sm75, p, reason);
+  return choose(family_sm75(), 75, Code::sm75, p, reason);
 }
 
 std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
   const KernelChoice kernels = choice.decision.as<Decision>().kernels;
   std::string text;
-  auto add = [&](const char* what, const BackwardKernel* kernel) {
+  auto add = [&](const char* what, const Instance* kernel) {
     if (kernel == nullptr) return;
     text += core::concat(text.empty() ? "" : "\n", what, ": ", kernel->block_q, " queries x ",
                          kernel->block_k, " keys, ", kernel->threads, " threads, ",
@@ -273,21 +266,20 @@ void run(const core::Problem& p, const core::Choice& choice, const core::Resourc
   const KernelChoice& kernels = d.kernels;
   const Workspace workspace(p, kernels, resources.workspace);
   const DeviceScope scope(p.device.index);
-  BackwardArguments a{.problem = p,
-                      .blocks = {QueryBlocks::count(p)},
-                      .features = ScoreFeatures::of(p),
-                      .statistics = workspace.statistics,
-                      .grad_q_sums = workspace.sums,
-                      .head_dim = kernels.head_dim,
-                      .turns = workspace.turns,
-                      .ticket = workspace.ticket};
-  auto enqueue = [&](const BackwardKernel& kernel, const char* name, std::int64_t grid) {
+  BackwardCall a{.problem = p,
+                 .blocks = {QueryBlocks::count(p)},
+                 .features = ScoreFeatures::of(p),
+                 .statistics = workspace.statistics,
+                 .grad_q_sums = workspace.sums,
+                 .head_dim = kernels.head_dim,
+                 .turns = workspace.turns,
+                 .ticket = workspace.ticket};
+  auto enqueue = [&](const Instance& kernel, const char* name, std::int64_t grid) {
     launch(kernel.kernel, name, grid, kernel.threads,
            static_cast<std::size_t>(shared_memory_of(kernels, kernel)), resources.stream, a);
   };
   a.order = d.orders.blocks;
-  launch(d.prepare, "flash2 backward, prepare", d.grids.blocks, flash2::kPrepareThreads, 0, resources.stream,
-         a);
+  launch(d.prepare, "flash2 backward, prepare", d.grids.blocks, kPrepareThreads, 0, resources.stream, a);
   if (kernels.keys != nullptr) {
     a.order = d.orders.keys;
     a.bias_staged = kernels.bias_staged;
@@ -295,8 +287,7 @@ void run(const core::Problem& p, const core::Choice& choice, const core::Resourc
   }
   if (kernels.head_dim != 0) {
     a.order = d.orders.blocks;
-    launch(d.finish, "flash2 backward, finish", d.grids.blocks, flash2::kFinishThreads, 0, resources.stream,
-           a);
+    launch(d.finish, "flash2 backward, finish", d.grids.blocks, kFinishThreads, 0, resources.stream, a);
   }
   if (kernels.queries != nullptr) {
     a.order = d.orders.queries;

@@ -12,16 +12,16 @@ namespace tessera::cuda::mma::backward {
 
 // Which kernels run a problem.
 struct KernelChoice {
-  const flash2::BackwardKernel* keys = nullptr;     // dK and dV, and dQ by reductions; null: not requested
-  const flash2::BackwardKernel* queries = nullptr;  // dQ; null: not requested, or it comes with the keys
-  const flash2::BackwardKernel* bias = nullptr;     // the gradient of the bias; null: not requested
-  int head_dim = 0;                                 // of the sums of dQ; 0: there are none
-  bool in_turns = false;                            // the sums are added in a fixed order
-  bool bias_staged = false;                         // for `keys` the bias comes through shared memory
+  const Instance* keys = nullptr;     // dK and dV, and dQ by reductions; null: not requested
+  const Instance* queries = nullptr;  // dQ; null: not requested, or it comes with the keys
+  const Instance* bias = nullptr;     // the gradient of the bias; null: not requested
+  int head_dim = 0;                   // of the sums of dQ; 0: there are none
+  bool in_turns = false;              // the sums are added in a fixed order
+  bool bias_staged = false;           // for `keys` the bias comes through shared memory
 };
 
 // Which kernels of a family run a problem on a device: a pure function. Nothing, and the reason, when one is missing.
-std::optional<KernelChoice> choose_kernels(const flash2::BackwardFamily& family, const DeviceLimits& device,
+std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
                                            const core::Problem& p, core::Reason reason = {});
 
 // The order of the blocks of queries, before and after the tiles; and of tiles of `tile` keys.

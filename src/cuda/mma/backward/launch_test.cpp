@@ -7,9 +7,9 @@
 namespace tessera::cuda {
 namespace {
 
-using flash2::BackwardFamily;
-using flash2::BackwardKernel;
 using mma::backward::choose_kernels;
+using mma::backward::Family;
+using mma::backward::Instance;
 using mma::backward::KernelChoice;
 
 core::Problem problem(std::int64_t head_dim) {
@@ -31,7 +31,7 @@ core::Problem with_variant(core::Problem p, Variant variant) {
 }
 
 // The kernel runs such a problem on the device.
-void expect_fits(const BackwardKernel& kernel, Variant variant, int head_dim, const DeviceLimits& device) {
+void expect_fits(const Instance& kernel, Variant variant, int head_dim, const DeviceLimits& device) {
   EXPECT_EQ(kernel.kernel != nullptr, TESSERA_HAVE_CUDA != 0);
   EXPECT_GE(kernel.head_dim, head_dim);
   EXPECT_GE(kernel.variant, variant);
@@ -43,12 +43,12 @@ TEST(BackwardChoice, EveryGpuSupportsEveryHeadDimWithEveryOption) {
   for (const int capability : AssumedGpu::known()) {
     const AssumedGpu gpu(capability);
     const DeviceLimits& device = device_limits(0);
-    std::vector<BackwardFamily> families = {flash2::backward_family_sm75()};
+    std::vector<Family> families = {mma::backward::family_sm75()};
     if (capability >= 80) {
-      families.push_back(flash2::backward_family_fp16());
-      families.push_back(flash2::backward_family_bf16());
+      families.push_back(mma::backward::family_fp16());
+      families.push_back(mma::backward::family_bf16());
     }
-    for (const BackwardFamily& family : families) {
+    for (const Family& family : families) {
       for (const int head_dim : {1, 64, 65, 128, 129, 256}) {
         for (const Variant variant : {Variant::plain, Variant::featured, Variant::dropout}) {
           for (const bool deterministic : {false, true}) {
@@ -81,7 +81,7 @@ TEST(BackwardChoice, ComputesOnlyTheRequestedGradients) {
   for (int asked = 0; asked < 8; ++asked) {
     core::Problem p = problem(64);
     p.has_grad_q = (asked & 1) != 0, p.has_grad_k = (asked & 2) != 0, p.has_grad_v = (asked & 4) != 0;
-    const KernelChoice choice = choose_kernels(flash2::backward_family_fp16(), device_limits(0), p).value();
+    const KernelChoice choice = choose_kernels(mma::backward::family_fp16(), device_limits(0), p).value();
     EXPECT_EQ(choice.keys != nullptr, p.has_grad_k || p.has_grad_v) << asked;
     EXPECT_EQ(choice.queries != nullptr || choice.head_dim != 0, p.has_grad_q) << asked;
     EXPECT_EQ(choice.bias, nullptr) << asked;
@@ -91,24 +91,23 @@ TEST(BackwardChoice, ComputesOnlyTheRequestedGradients) {
 // Of made-up instances, the first in the table that has the options and fits.
 TEST(BackwardChoice, TakesTheFirstThatFits) {
   auto instance = [](Variant variant, int shared_memory) {
-    return BackwardKernel{.head_dim = 64,
-                          .variant = variant,
-                          .block_q = 64,
-                          .block_k = 64,
-                          .threads = 128,
-                          .shared_memory = shared_memory};
+    return Instance{.head_dim = 64,
+                    .variant = variant,
+                    .block_q = 64,
+                    .block_k = 64,
+                    .threads = 128,
+                    .shared_memory = shared_memory};
   };
-  const BackwardKernel keys[] = {instance(Variant::plain, 90), instance(Variant::plain, 50),
-                                 instance(Variant::featured, 70), instance(Variant::dropout, 60)};
-  BackwardFamily family;
+  const Instance keys[] = {instance(Variant::plain, 90), instance(Variant::plain, 50),
+                           instance(Variant::featured, 70), instance(Variant::dropout, 60)};
+  Family family;
   family.tables[0].keys = family.tables[0].queries = keys;
   std::string reason;
   auto chosen = [&](Variant variant, int shared_memory) {
     const DeviceLimits device{.capability = 80, .multiprocessors = 100, .shared_memory = shared_memory};
     reason.clear();
-    const auto chosen =
-        choose_kernels(family, device, with_variant(problem(64), variant), core::Reason(reason));
-    return chosen ? chosen->keys : nullptr;
+    const core::Problem p = with_variant(problem(64), variant);
+    return choose_kernels(family, device, p, core::Reason(reason)).value_or(KernelChoice{}).keys;
   };
   EXPECT_EQ(chosen(Variant::plain, 100), &keys[0]);
   EXPECT_EQ(chosen(Variant::plain, 89), &keys[1]);
@@ -123,8 +122,7 @@ TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
   const std::int64_t offsets[] = {0, 0};
   for (const int capability : AssumedGpu::known()) {
     const AssumedGpu gpu(capability);
-    const BackwardFamily family =
-        capability < 80 ? flash2::backward_family_sm75() : flash2::backward_family_fp16();
+    const Family family = capability < 80 ? mma::backward::family_sm75() : mma::backward::family_fp16();
     for (const int head_dim : {64, 128, 256}) {
       for (const Variant variant : {Variant::plain, Variant::featured, Variant::dropout}) {
         core::Problem p = with_variant(problem(head_dim), variant);
@@ -150,8 +148,7 @@ TEST(BackwardChoice, ABiasComesThroughSharedMemoryWhereItsTileFits) {
   alignas(16) static std::uint16_t number[8];
   for (const int capability : {75, 80, 86, 90}) {
     const AssumedGpu gpu(capability);
-    const BackwardFamily family =
-        capability < 80 ? flash2::backward_family_sm75() : flash2::backward_family_fp16();
+    const Family family = capability < 80 ? mma::backward::family_sm75() : mma::backward::family_fp16();
     for (const int head_dim : {64, 128, 256}) {
       core::Problem p = with_variant(problem(head_dim), Variant::featured);
       p.q_length = p.k_length = 304;
@@ -182,7 +179,7 @@ TEST(BackwardChoice, RefusesMoreTilesThanAGridHolds) {
   p.batch = std::int64_t{1} << 26;
   p.q_length = p.k_length = 1 << 12;
   std::string reason;
-  EXPECT_FALSE(choose_kernels(flash2::backward_family_fp16(), device_limits(0), p, core::Reason(reason)));
+  EXPECT_FALSE(choose_kernels(mma::backward::family_fp16(), device_limits(0), p, core::Reason(reason)));
   EXPECT_NE(reason.find("supports at most 2^31 - 1 thread blocks"), std::string::npos) << reason;
 }
 

@@ -35,11 +35,10 @@ bool bias_can_be_staged(const core::Problem& p) {
 }
 
 // With a tile of the bias in shared memory when it fits.
-InstanceChoice with_bias(const ForwardInstance& instance, const core::Problem& p,
-                         const DeviceLimits& device) {
-  const ForwardConfig& c = instance.config;
+InstanceChoice with_bias(const Instance& instance, const core::Problem& p, const DeviceLimits& device) {
+  const Config& c = instance.config;
   const int bytes = c.tile_bytes() + c.bias_bytes();
-  const bool staged = bias_can_be_staged(p) && bytes + kForwardStaticBytes <= device.shared_memory;
+  const bool staged = bias_can_be_staged(p) && bytes + kStaticBytes <= device.shared_memory;
   return {&instance, staged ? bytes : c.tile_bytes(), staged && c.bias_bytes() > 0};
 }
 
@@ -62,7 +61,7 @@ core::TileOrder tile_order_of(const core::Problem& p) {
 }
 
 // The keys and values of the heads that advance together take at most 2/5 of L2 (24 MB on an H200).
-core::TaskOrder order_of(const ForwardConfig& c, const core::Problem& p, const DeviceLimits& device) {
+core::TaskOrder order_of(const Config& c, const core::Problem& p, const DeviceLimits& device) {
   const std::int64_t tiles = core::Tiling{p.q_length, c.block_q(), p.blocks.block_q}.count();
   const std::int64_t heads = p.batch * p.q_heads;
   const std::int64_t head_bytes = heads == 0 ? 0
@@ -76,13 +75,13 @@ core::TaskOrder order_of(const ForwardConfig& c, const core::Problem& p, const D
       .together = heads_together(heads, tiles, head_bytes, device.l2_bytes * 2 / 5, device.multiprocessors)};
 }
 
-std::optional<core::Choice> choose(std::span<const ForwardInstance> instances, int capability, Code code,
+std::optional<core::Choice> choose(std::span<const Instance> instances, int capability, Code code,
                                    const core::Problem& p, core::Reason reason) {
   if (gpu_limit(p, {.least = capability}, code, reason)) return std::nullopt;
   const DeviceLimits& device = device_limits(p.device.index, code);
   const std::optional<InstanceChoice> chosen = choose_instance(instances, device, p, reason);
   if (!chosen) return std::nullopt;
-  const ForwardConfig& c = chosen->instance->config;
+  const Config& c = chosen->instance->config;
   if (size_limits(p, c.block_q(), reason)) return std::nullopt;
   return core::Choice{.block_q = c.block_q(),
                       .block_k = c.block_k,
@@ -107,18 +106,17 @@ Variant variant_of(const core::Problem& p) {
   return plain && whole_steps && all_aligned ? Variant::plain : Variant::featured;
 }
 
-std::optional<InstanceChoice> choose_instance(std::span<const ForwardInstance> instances,
-                                              const DeviceLimits& device, const core::Problem& p,
-                                              core::Reason reason) {
+std::optional<InstanceChoice> choose_instance(std::span<const Instance> instances, const DeviceLimits& device,
+                                              const core::Problem& p, core::Reason reason) {
   const Variant variant = variant_of(p);
   // First with as many thread blocks per multiprocessor as the instance is meant for, then with one.
   for (const bool side_by_side : {true, false}) {
-    for (const ForwardInstance& instance : instances) {
-      const ForwardConfig& c = instance.config;
+    for (const Instance& instance : instances) {
+      const Config& c = instance.config;
       if (p.has_bias && !c.bias) continue;
       const InstanceChoice choice = with_bias(instance, p, device);
       const int blocks = side_by_side ? c.blocks_per_sm : 1;
-      const int bytes = (side_by_side ? choice.shared_memory : c.tile_bytes()) + kForwardStaticBytes;
+      const int bytes = (side_by_side ? choice.shared_memory : c.tile_bytes()) + kStaticBytes;
       const bool fits = bytes <= device.shared_memory &&
                         blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
       if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim && fits &&
@@ -144,7 +142,7 @@ std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
   constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
                                        "with features and dropout"};
   const auto d = choice.decision.as<Decision>();
-  const ForwardConfig& c = d.chosen.instance->config;
+  const Config& c = d.chosen.instance->config;
   return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
                       "\n", c.warps, " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk,
                       " columns at a time, ", c.stages, c.stages == 1 ? " stage" : " stages", ", ",
@@ -154,11 +152,11 @@ std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
 
 void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const auto d = choice.decision.as<Decision>();
-  const ForwardInstance& instance = *d.chosen.instance;
+  const Instance& instance = *d.chosen.instance;
   const auto row_bytes = [&](const core::View& view) {
     return static_cast<int>(view.row_stride * static_cast<std::int64_t>(size_of(p.dtype)));
   };
-  const ForwardArguments a{
+  const Arguments a{
       .p = p,
       .order = core::GridOrder(d.order),
       .diagonals = core::diagonal_rule(p),

@@ -12,9 +12,9 @@
 namespace tessera::cuda {
 
 // The compiled instances of each family and element type, in the order of preference.
-std::span<const ForwardInstance> flash2_forward_fp16();
-std::span<const ForwardInstance> flash2_forward_bf16();
-std::span<const ForwardInstance> flash2_sm75_forward_fp16();
+std::span<const mma::forward::Instance> flash2_forward_fp16();
+std::span<const mma::forward::Instance> flash2_forward_bf16();
+std::span<const mma::forward::Instance> flash2_sm75_forward_fp16();
 
 }  // namespace tessera::cuda
 
@@ -22,15 +22,14 @@ namespace tessera::cuda::mma::forward {
 
 // An instance, and the shared memory that it takes for a problem.
 struct InstanceChoice {
-  const ForwardInstance* instance = nullptr;
+  const Instance* instance = nullptr;
   int shared_memory = 0;
   bool bias_staged = false;  // the bias comes through shared memory
 };
 
 // Which instance runs a problem on a device: a pure function. Nothing, and the reason, when none fits.
-std::optional<InstanceChoice> choose_instance(std::span<const ForwardInstance> instances,
-                                              const DeviceLimits& device, const core::Problem& p,
-                                              core::Reason reason = {});
+std::optional<InstanceChoice> choose_instance(std::span<const Instance> instances, const DeviceLimits& device,
+                                              const core::Problem& p, core::Reason reason = {});
 
 // The variant that a problem requires.
 Variant variant_of(const core::Problem& p);

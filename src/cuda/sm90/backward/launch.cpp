@@ -12,17 +12,14 @@
 namespace tessera::cuda::sm90::backward {
 namespace {
 
-using hopper::BackwardConfig;
-using hopper::BackwardInstance;
-
-std::span<const BackwardInstance> instances_of(const core::Problem& p) {
+std::span<const Instance> instances_of(const core::Problem& p) {
   return p.dtype == DType::bf16 ? hopper_backward_bf16() : hopper_backward_fp16();
 }
 
 bool drops(const core::Problem& p) { return p.dropout && p.dropout_threshold > 0; }
 
-// In the order of the maps in hopper::BackwardArguments.
-std::array<Operand, 6> operands(const BackwardConfig& c, const core::Problem& p) {
+// In the order of the maps in Arguments.
+std::array<Operand, 6> operands(const Config& c, const core::Problem& p) {
   return {query_operand("q", p.q, p.qk_dim, p, c.block_q),
           key_operand("k", p.k, p.qk_dim, p, c.block_k()),
           key_operand("v", p.v, p.v_dim, p, c.block_k()),
@@ -37,11 +34,11 @@ struct Workspace {
   std::uint32_t* ticket;
   std::size_t bytes;
 
-  Workspace(const BackwardConfig& c, const core::Problem& p, std::byte* memory) {
-    const std::int64_t blocks = p.q_heads * flash2::QueryBlocks::count(p);
+  Workspace(const Config& c, const core::Problem& p, std::byte* memory) {
+    const std::int64_t blocks = p.q_heads * QueryBlocks::count(p);
     Arena arena(memory);
-    statistics = arena.take<float>(blocks, 2 * flash2::kQueryBlock);
-    sums = arena.take<float>(blocks, flash2::kQueryBlock, c.head_dim);
+    statistics = arena.take<float>(blocks, 2 * kQueryBlock);
+    sums = arena.take<float>(blocks, kQueryBlock, c.head_dim);
     ticket = arena.take<std::uint32_t>(1);
     bytes = arena.used();
   }
@@ -49,16 +46,16 @@ struct Workspace {
 
 }  // namespace
 
-const BackwardInstance* choose_instance(std::span<const BackwardInstance> instances, const core::Problem& p) {
-  for (const BackwardInstance& instance : instances) {
+const Instance* choose_instance(std::span<const Instance> instances, const core::Problem& p) {
+  for (const Instance& instance : instances) {
     if (std::max(p.qk_dim, p.v_dim) <= instance.config.head_dim && instance.config.dropout == drops(p))
       return &instance;
   }
   return nullptr;
 }
 
-Decision decide(const BackwardInstance& instance, const core::Problem& p) {
-  const BackwardConfig& c = instance.config;
+Decision decide(const Instance& instance, const core::Problem& p) {
+  const Config& c = instance.config;
   const DeviceLimits& device = device_limits(p.device.index);
   Decision d{.instance = &instance,
              .blocks = mma::backward::query_block_order(p),
@@ -72,22 +69,21 @@ Decision decide(const BackwardInstance& instance, const core::Problem& p) {
 
 void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void* stream,
              std::uint32_t* report) {
-  const BackwardConfig& c = d.instance->config;
-  const flash2::BackwardFamily family =
-      p.dtype == DType::bf16 ? flash2::backward_family_bf16() : flash2::backward_family_fp16();
+  const Config& c = d.instance->config;
+  const mma::backward::Family family =
+      p.dtype == DType::bf16 ? mma::backward::family_bf16() : mma::backward::family_fp16();
   const Workspace workspace(c, p, memory);
   const DeviceScope scope(p.device.index);
-  flash2::BackwardArguments call{.problem = p,
-                                 .order = d.blocks,
-                                 .blocks = {flash2::QueryBlocks::count(p)},
-                                 .features = ScoreFeatures::of(p),
-                                 .statistics = workspace.statistics,
-                                 .grad_q_sums = workspace.sums,
-                                 .head_dim = c.head_dim,
-                                 .ticket = workspace.ticket};
-  launch(family.prepare, "hopper backward, prepare", d.blocks.count(), flash2::kPrepareThreads, 0, stream,
-         call);
-  hopper::BackwardArguments a{};
+  BackwardCall call{.problem = p,
+                    .order = d.blocks,
+                    .blocks = {QueryBlocks::count(p)},
+                    .features = ScoreFeatures::of(p),
+                    .statistics = workspace.statistics,
+                    .grad_q_sums = workspace.sums,
+                    .head_dim = c.head_dim,
+                    .ticket = workspace.ticket};
+  launch(family.prepare, "hopper backward, prepare", d.blocks.count(), kPrepareThreads, 0, stream, call);
+  Arguments a{};
   CUtensorMap* const maps[6] = {&a.q, &a.k, &a.v, &a.grad_out, &a.grad_k, &a.grad_v};
   const std::array<Operand, 6> all = operands(c, p);
   for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i], p.dtype);
@@ -97,8 +93,7 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
   a.report = report;
   launch(d.instance->kernel, "hopper backward", d.grid, c.threads(),
          static_cast<std::size_t>(c.shared_bytes()), stream, a);
-  launch(family.finish_hopper, "hopper backward, finish", d.blocks.count(), flash2::kFinishThreads, 0, stream,
-         call);
+  launch(family.finish_hopper, "hopper backward, finish", d.blocks.count(), kFinishThreads, 0, stream, call);
 }
 
 #else
@@ -121,7 +116,7 @@ std::optional<core::Choice> choose(const core::Problem& p, int /*workers*/, core
     return reason.decline(
         "requires grad_q, grad_k and grad_v together; this call requests only some of them");
   }
-  const BackwardInstance* instance = choose_instance(instances_of(p), p);
+  const Instance* instance = choose_instance(instances_of(p), p);
   if (instance == nullptr) {
     return reason.decline("supports head_dim up to 128 (64 with dropout); this call has ",
                           std::max(p.qk_dim, p.v_dim));
@@ -130,8 +125,8 @@ std::optional<core::Choice> choose(const core::Problem& p, int /*workers*/, core
     return reason.decline("requires, with dropout, an origin.column that is a multiple of ",
                           core::kDropoutGroup, "; this call has ", p.origin.column);
   }
-  const BackwardConfig& c = instance->config;
-  if (size_limits(p, flash2::kQueryBlock, reason) || shared_memory_limit(p, c.shared_bytes(), reason) ||
+  const Config& c = instance->config;
+  if (size_limits(p, kQueryBlock, reason) || shared_memory_limit(p, c.shared_bytes(), reason) ||
       copy_limit(operands(c, p), reason)) {
     return std::nullopt;
   }
@@ -145,7 +140,7 @@ std::optional<core::Choice> choose(const core::Problem& p, int /*workers*/, core
 }
 
 std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
-  const BackwardConfig& c = choice.decision.as<Decision>().instance->config;
+  const Config& c = choice.decision.as<Decision>().instance->config;
   return core::concat("instance: head_dim up to ", c.head_dim, c.dropout ? ", with dropout\n" : "\n",
                       c.kGroups, " warp groups of 64 keys and one that loads, ", c.registers, " and ",
                       c.loader_registers, " registers\nstages: ", c.kKeyStages, " of K and V, ",

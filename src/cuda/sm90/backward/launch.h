@@ -10,9 +10,9 @@
 
 namespace tessera::cuda {
 
-// The compiled instances of an element type, in the order of kBackwardConfigs.
-std::span<const hopper::BackwardInstance> hopper_backward_bf16();
-std::span<const hopper::BackwardInstance> hopper_backward_fp16();
+// The compiled instances of an element type, in the order of kConfigs.
+std::span<const sm90::backward::Instance> hopper_backward_bf16();
+std::span<const sm90::backward::Instance> hopper_backward_fp16();
 
 }  // namespace tessera::cuda
 
@@ -20,7 +20,7 @@ namespace tessera::cuda::sm90::backward {
 
 // How one problem is run.
 struct Decision {
-  const hopper::BackwardInstance* instance = nullptr;
+  const Instance* instance = nullptr;
   core::BasicTaskOrder<std::uint32_t> blocks{};  // the blocks of queries, before and after the tiles of keys
   core::BasicTaskOrder<std::uint32_t> tiles{};   // the tiles of keys
   std::int64_t grid = 0;                         // thread blocks of the tiles
@@ -28,11 +28,10 @@ struct Decision {
 };
 
 // The instance for a problem; null: none supports it. A pure function.
-const hopper::BackwardInstance* choose_instance(std::span<const hopper::BackwardInstance> instances,
-                                                const core::Problem& p);
+const Instance* choose_instance(std::span<const Instance> instances, const core::Problem& p);
 
 // How an instance runs a problem on its GPU.
-Decision decide(const hopper::BackwardInstance& instance, const core::Problem& p);
+Decision decide(const Instance& instance, const core::Problem& p);
 
 // Enqueues the decision on a stream, with the kernels before and after it. `report`: for instances with bounded waits, four
 // words that the host can read.

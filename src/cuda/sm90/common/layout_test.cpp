@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90 {
 namespace {
 
 using Element = std::pair<int, int>;              // row, column of a tile
@@ -142,4 +142,4 @@ TEST(HopperLayout, OutputIsStoredAsBoxesAreRead) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90

@@ -15,15 +15,11 @@
 namespace tessera::cuda::sm90::forward {
 namespace {
 
-using hopper::Config;
-using hopper::Instance;
-using hopper::Schedule;
-
 std::span<const Instance> instances_of(const core::Problem& p) {
   return p.dtype == DType::bf16 ? hopper_forward_bf16() : hopper_forward_fp16();
 }
 
-// In the order of the maps in hopper::Arguments.
+// In the order of the maps in Arguments.
 std::array<Operand, 4> operands(const Config& c, const core::Problem& p) {
   return {query_operand("q", p.q, p.qk_dim, p, c.q_part_rows()),
           key_operand("k", p.k, p.qk_dim, p, c.block_k), key_operand("v", p.v, p.v_dim, p, c.block_k),
@@ -32,14 +28,14 @@ std::array<Operand, 4> operands(const Config& c, const core::Problem& p) {
 
 // Workspace for the tiles that thread blocks take one by one: counted without memory, cut with it.
 struct Workspace {
-  hopper::TileCounter* counter = nullptr;
+  TileCounter* counter = nullptr;
   int* links = nullptr;
   std::size_t bytes = 0;
 
   Workspace(const Schedule& schedule, std::byte* memory) {
     if (schedule.equal_tiles() || schedule.count() == 0) return;
     Arena arena(memory);
-    counter = arena.take<hopper::TileCounter>(1);
+    counter = arena.take<TileCounter>(1);
     links = arena.take<int>(schedule.count());
     bytes = arena.used();
   }
@@ -47,7 +43,7 @@ struct Workspace {
 
 Schedule schedule_of(const Config& c, const core::Problem& p, int multiprocessors) {
   if (p.packed) {
-    return Schedule::packed(hopper::most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
+    return Schedule::packed(most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
   }
   const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
   const core::TileOrder order = core::tile_order(core::sequence(p, 0).band, p.q_length, p.k_length);
@@ -72,9 +68,9 @@ const Instance& choose_instance(std::span<const Instance> instances, const core:
   // How many keys a row may see. The lengths of a packed batch must not decide: a row would depend on other sequences.
   const bool window = p.left != core::kUnbounded && p.right != core::kUnbounded;
   const std::int64_t keys = window ? std::min(p.k_length, p.left + p.right + 1) : p.k_length;
-  const bool many_keys = !p.packed && keys >= hopper::kManyKeys;
+  const bool many_keys = !p.packed && keys >= kManyKeys;
   const bool masked = p.left != core::kUnbounded || p.right != core::kUnbounded;
-  const bool few_keys = !p.packed && masked && keys <= hopper::kFewKeys;
+  const bool few_keys = !p.packed && masked && keys <= kFewKeys;
   for (const Instance& instance : instances) {
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
@@ -100,7 +96,7 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
   if (d.schedule.count() == 0) return;
   const Config& c = d.instance->config;
   const DeviceScope scope(p.device.index);
-  hopper::Arguments a{};
+  Arguments a{};
   CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
   const std::array<Operand, 4> all = operands(c, p);
   for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i], p.dtype);
@@ -157,7 +153,7 @@ std::string details(const core::Problem& p, const core::Choice& choice) {
   std::string order = "equal tiles, head by head";
   if (p.packed) {
     order = core::concat("tiles by an atomic counter, long ",
-                         c.packed_order() == hopper::PackedOrder::tiles ? "ones" : "sequences", " first");
+                         c.packed_order() == PackedOrder::tiles ? "ones" : "sequences", " first");
   } else if (!d.schedule.equal_tiles()) {
     order = core::concat("tiles by an atomic counter, head by head, the last ", d.schedule.last_heads(),
                          " together");
@@ -167,7 +163,7 @@ std::string details(const core::Problem& p, const core::Choice& choice) {
                       c.loader_registers, " registers\nstages: ", c.q_stages, " of Q, ", c.k_stages,
                       " of K, ", c.v_stages, " of V; ", c.store_columns, " columns of O at a time\n",
                       kSoftmax[d.speculate ? static_cast<int>(c.softmax) : 2],
-                      c.turns ? ", warp groups in turn\n" : "\n", order);
+                      c.alternate ? ", warp groups in turn\n" : "\n", order);
 }
 
 void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {

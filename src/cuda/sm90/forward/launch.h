@@ -11,8 +11,8 @@
 namespace tessera::cuda {
 
 // The compiled instances of an element type, in the order of kConfigs.
-std::span<const hopper::Instance> hopper_forward_bf16();
-std::span<const hopper::Instance> hopper_forward_fp16();
+std::span<const sm90::forward::Instance> hopper_forward_bf16();
+std::span<const sm90::forward::Instance> hopper_forward_fp16();
 
 }  // namespace tessera::cuda
 
@@ -20,20 +20,20 @@ namespace tessera::cuda::sm90::forward {
 
 // How one problem is run.
 struct Decision {
-  const hopper::Instance* instance = nullptr;
-  hopper::Schedule schedule{};  // the order of its tiles
-  std::int64_t grid = 0;        // thread blocks
-  bool speculate = true;        // guess each row's maximum (TESSERA_LAZY_MAXIMUM: do not)
+  const Instance* instance = nullptr;
+  Schedule schedule{};    // the order of its tiles
+  std::int64_t grid = 0;  // thread blocks
+  bool speculate = true;  // guess each row's maximum (TESSERA_LAZY_MAXIMUM: do not)
 
   // 0 where all tiles are equal.
   [[nodiscard]] std::size_t workspace_bytes() const;
 };
 
 // The instance for a problem that is within the kernel's limits: a pure function.
-const hopper::Instance& choose_instance(std::span<const hopper::Instance> instances, const core::Problem& p);
+const Instance& choose_instance(std::span<const Instance> instances, const core::Problem& p);
 
 // How an instance runs a problem on a GPU with so many multiprocessors.
-Decision decide(const hopper::Instance& instance, const core::Problem& p, int multiprocessors);
+Decision decide(const Instance& instance, const core::Problem& p, int multiprocessors);
 
 // Enqueues the decision on a stream. `report`: for instances with bounded waits, four words that the host can read.
 void enqueue(const Decision& decision, const core::Problem& p, std::byte* workspace, void* stream,

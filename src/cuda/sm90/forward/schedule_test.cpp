@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 namespace {
 
 using core::TileOrder;
@@ -237,4 +237,4 @@ TEST(HopperSteps, OwnStepsAreWhatIsSeenWithinBounds) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward
