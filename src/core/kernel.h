@@ -1,5 +1,5 @@
-// What a kernel declares (its name, features, priority) and what it decides for one problem (a Choice). Every kernel, on
-// every device, enters the library through a table of `Kernel`.
+// What a kernel declares (its name, features, priority) and what it decides for one problem (a
+// Choice). Every kernel, on every device, enters the library through a table of `Kernel`.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace tessera::core {
 
-// The features of the contract. A kernel declares those that it supports, a problem requires some of them.
+// The features of the contract. A kernel declares those that it supports, a problem requires some
+// of them.
 enum class Feature : std::uint32_t {
   fp64 = 1U << 0,
   fp32 = 1U << 1,
@@ -46,7 +47,7 @@ inline constexpr int kFeatureCount = 18;
 class Features {
  public:
   constexpr Features() = default;
-  constexpr Features(Feature feature) : bits_(static_cast<std::uint32_t>(feature)) {}  // NOLINT: implicit
+  constexpr Features(Feature feature) : bits_(static_cast<std::uint32_t>(feature)) {}  // NOLINT
 
   static constexpr Features all() { return Features((1U << kFeatureCount) - 1); }
 
@@ -75,9 +76,10 @@ Features relevant(Direction direction);
 // The features that a problem requires of a kernel.
 Features required(const Problem& problem);
 
-// What a kernel decides for itself, such as the instance to launch, its plan or the layout of its workspace: a value of a
-// type of its own, which only this kernel reads. The type must be trivially copyable. It must not point into the Problem:
-// between `choose` and `run` the caller may move the problem and replaces its block mask by a copy on the device.
+// What a kernel decides for itself, such as the instance to launch, its plan or the layout of its
+// workspace: a value of a type of its own, which only this kernel reads. The type must be trivially
+// copyable. It must not point into the Problem: between `choose` and `run` the caller may move the
+// problem and replaces its block mask by a copy on the device.
 class Decision {
  public:
   Decision() = default;
@@ -89,7 +91,8 @@ class Decision {
     std::memcpy(bytes_, &value, sizeof(T));
   }
 
-  // The value. Throws std::logic_error when it is of another type, that is, when it comes from another kernel.
+  // The value. Throws std::logic_error when it is of another type, that is, when it comes from
+  // another kernel.
   template <typename T>
   [[nodiscard]] T as() const {
     if (type_ != &kTypeOf<T>) throw std::logic_error("a kernel got the decision of another one");
@@ -107,8 +110,8 @@ class Decision {
   std::byte bytes_[kBytes] = {};
 };
 
-// How a kernel would run a problem. `plan` shows the numbers, the caller provides workspace and workers, and `run` obeys
-// the decision.
+// How a kernel would run a problem. `plan` shows the numbers, the caller provides workspace and
+// workers, and `run` obeys the decision.
 struct Choice {
   std::int64_t block_q = 0;  // queries and keys of a tile
   std::int64_t block_k = 0;
@@ -119,7 +122,8 @@ struct Choice {
   Decision decision{};
 };
 
-// What a kernel may use while it runs: the workspace and the number of workers that its Choice names.
+// What a kernel may use while it runs: the workspace and the number of workers that its Choice
+// names.
 struct Resources {
   std::byte* workspace = nullptr;  // aligned to kWorkspaceAlignment
   Executor* executor = nullptr;    // CPU
@@ -133,24 +137,27 @@ struct Kernel {
   Algorithm algorithm;
   Direction direction;
   DeviceType device;
-  std::string_view hardware;  // what it requires, for messages: "a GPU of compute capability 8.0 or newer"
-  int priority;  // Algorithm::automatic takes the kernel of highest priority that supports the problem
+  // What it requires, for messages: "a GPU of compute capability 8.0 or newer".
+  std::string_view hardware;
+  // Of the kernels that support a problem, the one with the highest priority runs it.
+  int priority;
   Features features;
 
-  // Decides, once a call, how to run a problem that requires none but the kernel's features. Nothing, and the reason, when
-  // sizes, alignment or hardware do not allow it. Allocates nothing unless somebody reads the reason. Throws Error:
-  // out_of_memory when the workspace exceeds what 64 bits address, invalid_argument for a bad environment variable.
+  // Decides, once a call, how to run a problem that requires none but the kernel's features.
+  // Nothing, and the reason, when sizes, alignment or hardware do not allow it. Allocates nothing
+  // unless somebody reads the reason. Throws Error: out_of_memory when the workspace exceeds what
+  // 64 bits address, invalid_argument for a bad environment variable.
   std::optional<Choice> (*choose)(const Problem& problem, int workers, Reason reason);
 
   // Further facts for `plan`, one per line.
   std::string (*details)(const Problem& problem, const Choice& choice);
 
-  // Computes the problem as chosen. On the CPU it does not throw; on a GPU it enqueues the work and throws Error
-  // (device_failure) when a launch fails.
+  // Computes the problem as chosen. On the CPU it does not throw; on a GPU it enqueues the work and
+  // throws Error (device_failure) when a launch fails.
   void (*run)(const Problem& problem, const Choice& choice, const Resources& resources);
 
-  // Whether, and why, a kernel of lower priority is the better one for a problem that this kernel supports. Ignored when
-  // this kernel is forced by name. Null: never.
+  // Whether, and why, a kernel of lower priority is the better one for a problem that this kernel
+  // supports. Ignored when this kernel is forced by name. Null: never.
   bool (*prefers_another)(const Problem& problem, Reason reason) = nullptr;
 };
 

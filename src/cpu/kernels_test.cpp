@@ -1,5 +1,5 @@
-// A CPU kernel decides once. Its run obeys the choice and not the environment, which may change in between, and takes no
-// more workspace than the choice names.
+// A CPU kernel decides once. Its run obeys the choice and not the environment, which may change in
+// between, and takes no more workspace than the choice names.
 #include "cpu/kernels.h"
 
 #include <gtest/gtest.h>

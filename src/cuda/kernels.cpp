@@ -26,8 +26,8 @@ constexpr Features kHalves = kAll.without(Feature::fp32);
 constexpr Features kSimple = Feature::fp32 | Feature::causal | Feature::window | Feature::packed |
                              Feature::gqa | Feature::value_dim | Feature::shard;
 
-// The rest, which is bias, ALiBi, softcap, block masks and forward dropout, and deterministic backward, is left to
-// cuda.flash2.
+// The rest, which is bias, ALiBi, softcap, block masks and forward dropout, and deterministic
+// backward, is left to cuda.flash2.
 constexpr Features kHopper = Feature::fp16 | Feature::bf16 | Feature::causal | Feature::window |
                              Feature::packed | Feature::gqa | Feature::value_dim | Feature::shard;
 constexpr Features kHopperBackward = kHopper | Feature::dropout | Feature::lse_gradient;
@@ -56,7 +56,8 @@ constexpr Kernel kernel(std::string_view name, Algorithm algorithm, int priority
           .run = run};
 }
 
-// Faster kernels have higher priorities. A name may stand for several rows, which share the work by type.
+// Faster kernels have higher priorities. A name may stand for several rows, which share the work by
+// type.
 constexpr Kernel kKernels[] = {
     kernel("cuda.hopper", flash3, 110, forward, kSm90, kHopper, sm90::forward::choose, sm90::forward::details,
            sm90::forward::run),

@@ -1,4 +1,5 @@
-// The CUDA kernels, as the registry sees them. Compiled in every build: choosing among them requires neither a GPU nor CUDA.
+// The CUDA kernels, as the registry sees them. Compiled in every build: choosing among them
+// requires neither a GPU nor CUDA.
 #pragma once
 
 #include <span>

@@ -223,7 +223,7 @@ TEST(CudaSelection, HopperSaysWhatItLeavesToFlash2) {
   }
 }
 
-// The plan of a backward on a GPU of compute capability 9.0. `change`: of the tensors, before it is asked for.
+// The plan of a backward on a GPU of compute capability 9.0. `change` edits the call first.
 Plan backward_plan(
     const reference::CaseSpec& spec,
     const std::function<void(Attention&, BackwardTensors&)>& change = [](auto&...) {}) {
@@ -371,8 +371,8 @@ std::string refusal(const std::string& kernel, int capability, const Shapes& sha
   }
 }
 
-// Every kernel refuses them, in both directions: a count that wraps round would launch a part of the thread blocks. The second
-// count of tiles of 128 rows is 2^32 + 32.
+// Every kernel refuses them, in both directions: a count that wraps round would launch a part of
+// the thread blocks. The second count of tiles of 128 rows is 2^32 + 32.
 TEST(CudaSelection, SizesThatNoGridHasAreRefusedByEveryKernel) {
   const std::vector<KernelInfo> all = [] {
     const cuda::AssumedGpu gpu(90);
@@ -436,7 +436,8 @@ std::string summation(const Plan& plan) {
   return text;
 }
 
-// A row does not depend on what else is in the call: neither batch nor heads choose a kernel, an instance or tiles.
+// A row does not depend on what else is in the call: neither batch nor heads choose a kernel, an
+// instance or tiles.
 TEST(CudaSelection, NeitherBatchNorHeadsDecide) {
   struct Sizes {
     std::int64_t q_length, k_length, dim;
@@ -498,7 +499,7 @@ TEST(CudaSelection, UnknownCapabilitiesAreRefused) {
                        "capability is 61; it must be one of 75, "));
 }
 
-// ---- machines without a GPU ------------------------------------------------------------------------------
+// ---- machines without a GPU ---------------------------------------------------------------------
 
 class WithoutGpu : public testing::Test {
  protected:

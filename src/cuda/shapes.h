@@ -1,6 +1,7 @@
-// The instances of cuda.flash2's backward and of cuda.flash1 in numbers, without their kernels: what builds without CUDA choose
-// from for an assumed GPU. Builds with CUDA take the numbers from the kernels themselves (mma/backward/table.h,
-// baselines/flash1/table.cuh), and shapes_test.cpp compares them with these.
+// The instances of cuda.flash2's backward and of cuda.flash1 in numbers, without their kernels:
+// what builds without CUDA choose from for an assumed GPU. Builds with CUDA take the numbers from
+// the kernels themselves (mma/backward/table.h, baselines/flash1/table.cuh), and shapes_test.cpp
+// compares them with these.
 #pragma once
 
 #include <span>
@@ -13,7 +14,8 @@ namespace tessera::cuda::shapes {
 using BackwardInstance = mma::backward::Instance;
 using enum Variant;
 
-// head_dim, variant, queries and keys of a tile, threads, shared memory, in turns, thread blocks together, bytes for a bias.
+// head_dim, variant, queries and keys of a tile, threads, shared memory, in turns, thread blocks
+// together, bytes for a bias.
 inline constexpr BackwardInstance kKeys64[] = {{nullptr, 64, plain, 64, 128, 128, 83200, true, 2, 0},
                                                {nullptr, 64, featured, 64, 128, 128, 83200, true, 2, 16384},
                                                {nullptr, 64, dropout, 64, 128, 128, 83200, true, 2, 16384}};
@@ -62,7 +64,8 @@ inline mma::backward::Family backward_family_turing() {
           kTuringBias};
 }
 
-// head_dim, queries of a tile, keys of a step, threads, splits, bytes of shared memory, and per key. Both variants alike.
+// head_dim, queries of a tile, keys of a step, threads, splits, bytes of shared memory, and per
+// key. Both variants alike.
 constexpr flash1::Instances alike(flash1::Instance forward, flash1::Instance backward,
                                   flash1::Instance bias) {
   return {{forward, forward}, {backward, backward}, bias};

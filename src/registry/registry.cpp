@@ -68,8 +68,8 @@ bool excluded(const Kernel& kernel, const Call& call, Reason reason) {
   return result;
 }
 
-// How the kernel would run the problem. Whether it prefers another comes first: its choice may need more workspace than
-// there can be.
+// How the kernel would run the problem. Whether it prefers another comes first: its choice may need
+// more workspace than there can be.
 std::optional<Choice> choice_of(const Kernel& kernel, const Call& call, Reason reason) {
   if (excluded(kernel, call, reason)) return std::nullopt;
   const bool may_prefer = kernel.prefers_another != nullptr && call.forced.empty();
@@ -93,8 +93,8 @@ std::string names_of(std::span<const Kernel> table) {
   return text;
 }
 
-// The first kernel that implements the problem's algorithm on another kind of device, also when this build has no such
-// kernels; null: none.
+// The first kernel that implements the problem's algorithm on another kind of device, also when
+// this build has no such kernels; null: none.
 const Kernel* elsewhere(std::span<const Kernel> table, const Problem& p) {
   for (const std::span<const Kernel> kernels : {table, cuda::kernels()}) {
     for (const Kernel& kernel : kernels) {
@@ -106,8 +106,8 @@ const Kernel* elsewhere(std::span<const Kernel> table, const Problem& p) {
   return nullptr;
 }
 
-// The kernel that comes closest to running the call: first one that declares all it takes, then one that is for the
-// device and the algorithm; null: none is.
+// The kernel that comes closest to running the call: first one that declares all it takes, then one
+// that is for the device and the algorithm; null: none is.
 const Kernel* nearest(std::span<const Kernel> table, const Call& call) {
   const Kernel* result = nullptr;
   for (const Kernel& kernel : table) {

@@ -23,9 +23,10 @@ struct Selection {
   core::Choice choice;
 };
 
-// The first kernel of the table (sorted by priority) that supports the problem, with its choice for at most `workers`
-// workers. Allocates nothing. Throws Error: unsupported, with a line for each kernel, when there is none; invalid_argument
-// when `forced` names no kernel; and what the kernel's `choose` throws.
+// The first kernel of the table (sorted by priority) that supports the problem, with its choice for
+// at most `workers` workers. Allocates nothing. Throws Error: unsupported, with a line for each
+// kernel, when there is none; invalid_argument when `forced` names no kernel; and what the kernel's
+// `choose` throws.
 Selection select(std::span<const core::Kernel> table, const core::Problem& problem, int workers,
                  std::string_view forced);
 

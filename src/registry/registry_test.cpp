@@ -140,7 +140,8 @@ TEST(Registry, ARefusalBeginsWithTheWayOut) {
             "no CPU kernel implements flash1; it requires a GPU of compute capability 7.5 or newer");
 }
 
-// What `choose` throws fails the call that selects the kernel, and is a reason where another kernel is chosen.
+// What `choose` throws fails the call that selects the kernel, and is a reason where another kernel
+// is chosen.
 TEST(Registry, AFailingChoiceIsAReasonOfOtherKernels) {
   std::vector<Kernel> table(std::begin(kTable), std::end(kTable));
   table[2].choose = [](const Problem&, int, Reason) -> std::optional<Choice> {

@@ -1,12 +1,13 @@
 // cpu.decode: attention of a few queries over many keys, bound by reading K and V.
 //
-// Flash attention with the keys cut instead of the queries ("flash decoding"): every task reads a stretch of K
-// and V once, for all queries of the group that shares them, and leaves a partial result; the partial results
-// of a row are merged by their maxima and sums, in order.
+// Flash attention with the keys cut instead of the queries ("flash decoding"): every task reads a
+// stretch of K and V once, for all queries of the group that shares them, and leaves a partial
+// result; the partial results of a row are merged by their maxima and sums, in order.
 //
-// Traffic: Q, K, V and O once; partial results (one row of accumulators per row of queries and split) are
-// written and read once: 0.1 % of K and V per row and pass in fp32 at head_dim 128. The cut into splits depends
-// on head_dim and type alone: neither threads, batch nor heads change a bit of a row.
+// Traffic: Q, K, V and O once; partial results (one row of accumulators per row of queries and
+// split) are written and read once: 0.1 % of K and V per row and pass in fp32 at head_dim 128. The
+// cut into splits depends on head_dim and type alone: neither threads, batch nor heads change a bit
+// of a row.
 #include "cpu/decode/kernel.h"
 
 #include <algorithm>
@@ -24,14 +25,15 @@ namespace {
 // Queries that share a key/value head.
 std::int64_t rows_per_head(const core::Problem& p) { return p.kv_heads == 0 ? 0 : p.q_length * p.group(); }
 
-// Bytes of K and V of one head in a split: long enough that merging costs nothing, short enough that a few
-// thousand keys occupy many threads.
+// Bytes of K and V of one head in a split: long enough that merging costs nothing, short enough
+// that a few thousand keys occupy many threads.
 constexpr std::int64_t kSplitBytes = 512 << 10;
 constexpr std::int64_t kMinSplitKeys = 256;
 constexpr std::int64_t kMaxSplitKeys = 4096;
 
-// Bytes of K and V of one head in a step: the next step is on its way to the second-level cache meanwhile.
-// Measured: half as much wastes time between the products, twice as much loses a tenth of the bandwidth.
+// Bytes of K and V of one head in a step: the next step is on its way to the second-level cache
+// meanwhile. Measured: half as much wastes time between the products, twice as much loses a tenth
+// of the bandwidth.
 constexpr std::int64_t kStepBytes = 32 << 10;
 constexpr std::int64_t kMinStepKeys = 32;
 constexpr std::int64_t kMaxStepKeys = 128;
@@ -42,7 +44,8 @@ constexpr std::int64_t kBf16Lanes = 32;
 // Tasks per worker that make up for workers of unequal speed.
 constexpr std::int64_t kTasksPerWorker = 8;
 
-// The largest power of two from `least` to `most` whose K and V fit into `bytes`: steps then divide splits.
+// The largest power of two from `least` to `most` whose K and V fit into `bytes`: steps then divide
+// splits.
 std::int64_t keys_within(const core::Problem& p, std::int64_t bytes, std::int64_t least, std::int64_t most) {
   const std::int64_t key_bytes = (p.qk_dim + p.v_dim) * static_cast<std::int64_t>(size_of(p.dtype));
   std::int64_t keys = least;
@@ -50,8 +53,8 @@ std::int64_t keys_within(const core::Problem& p, std::int64_t bytes, std::int64_
   return keys;
 }
 
-// Heads lie side by side within the row of a key, as in (batch, sequence, heads, head_dim): then they are taken
-// together, so that memory is read as it lies.
+// Heads lie side by side within the row of a key, as in (batch, sequence, heads, head_dim): then
+// they are taken together, so that memory is read as it lies.
 bool heads_side_by_side(const core::View& view) {
   return std::abs(view.head_stride) < std::abs(view.row_stride);
 }
@@ -124,14 +127,14 @@ core::Choice choose_decode(const core::Problem& p, int workers, Target target) {
   const int useful = static_cast<int>(std::clamp<std::int64_t>(d.tasks, 1, workers));
   Arena partials;
   take_partials(partials, p, d.plan);
-  return {
-      .block_q = d.plan.rows,
-      .block_k = d.plan.step_keys,
-      .workspace_bytes = core::workspace_bytes(partials.used(), d.worker_bytes, useful),
-      .workers = useful,
-      // All queries that share a key use it while it is cached, however small the cache is: K and V count once.
-      .traffic_cache_bytes = std::numeric_limits<double>::infinity(),
-      .decision = d};
+  return {.block_q = d.plan.rows,
+          .block_k = d.plan.step_keys,
+          .workspace_bytes = core::workspace_bytes(partials.used(), d.worker_bytes, useful),
+          .workers = useful,
+          // All queries that share a key use it while it is cached, however small the cache is: K and V
+          // count once.
+          .traffic_cache_bytes = std::numeric_limits<double>::infinity(),
+          .decision = d};
 }
 
 bool decode_prefers_another(const core::Problem& p, core::Reason reason) {

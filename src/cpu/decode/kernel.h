@@ -9,8 +9,9 @@
 
 namespace tessera::cpu {
 
-// cpu.flash2 puts the queries of one head into its lanes: with few queries, most lanes compute nothing. Measured in fp32:
-// over 8192 keys, 16 queries take half the time here and 48 take as long; over 64 keys, 16 queries take as long.
+// cpu.flash2 puts the queries of one head into its lanes: with few queries, most lanes compute
+// nothing. Measured in fp32: over 8192 keys, 16 queries take half the time here and 48 take as
+// long; over 64 keys, 16 queries take as long.
 inline constexpr std::int64_t kMostDecodeQueries = 16;
 
 // Requires a vector instruction set.

@@ -33,12 +33,12 @@ const BackwardEngine* backward_engine_for(Target target) {
   return backward_engine(target);
 }
 
-// Heads that make full rounds of the workers have one task each. The rest are cut so that each worker has a few tasks
-// of them, which make up for their unequal lengths.
+// Heads that make full rounds of the workers have one task each. The rest are cut so that each
+// worker has a few tasks of them, which make up for their unequal lengths.
 constexpr std::int64_t kTasksPerWorker = 4;
 
-// Keys per step that TESSERA_BLOCK_K asks for (core/base/environment.h); 0 without it. Throws Error (invalid_argument) when it
-// is not a number of keys.
+// Keys per step that TESSERA_BLOCK_K asks for (core/base/environment.h); 0 without it. Throws Error
+// (invalid_argument) when it is not a number of keys.
 std::int64_t asked_keys_per_step() {
   constexpr std::int64_t kMost = 8192;
   const std::optional<std::string>& asked = core::environment().block_k;
@@ -52,9 +52,9 @@ std::int64_t asked_keys_per_step() {
   return keys;
 }
 
-// Keys per step that the caches suggest: K, V and the scores of a step within half of the second-level cache; where
-// vectors would wait for that, the scores within half of the first. Products of bf16 take half the bytes and gain by
-// longer steps.
+// Keys per step that the caches suggest: K, V and the scores of a step within half of the
+// second-level cache; where vectors would wait for that, the scores within half of the first.
+// Products of bf16 take half the bytes and gain by longer steps.
 std::int64_t fitting_keys(const core::Problem& p, Target target, std::int64_t tile_rows) {
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
   const bool bf16 = target == Target::avx512_bf16 || target == Target::amx;
@@ -66,8 +66,8 @@ std::int64_t fitting_keys(const core::Problem& p, Target target, std::int64_t ti
   return fitting;
 }
 
-// Rows are copied where they are not contiguous accumulators; but contiguity does not pay for itself when
-// fewer than a tile of queries reads them.
+// Rows are copied where they are not contiguous accumulators; but contiguity does not pay for
+// itself when fewer than a tile of queries reads them.
 bool copies(const core::Problem& p, const core::View& view, std::int64_t dim, std::int64_t tile_rows) {
   if (p.dtype != accumulator_of(p.dtype)) return true;
   return view.row_stride != dim && p.q_length * p.group() > tile_rows;
@@ -93,8 +93,8 @@ ForwardPlan forward_plan(const core::Problem& p, Target target, const ForwardEng
   return plan;
 }
 
-// Heads that make full rounds of the workers have one task each. The rest are split so that each worker has a few
-// tasks of them; each split costs a partial dQ.
+// Heads that make full rounds of the workers have one task each. The rest are split so that each
+// worker has a few tasks of them; each split costs a partial dQ.
 constexpr std::int64_t kSplitTasksPerWorker = 2;
 
 BackwardPlan backward_plan(const core::Problem& p, const BackwardEngine& engine, int workers) {

@@ -1,8 +1,10 @@
-// cpu.packed gives each packed sequence to the kernel that the library would choose for it alone: cpu.decode for few
-// queries, cpu.flash2 for the others. A row therefore has the same bits whatever is packed beside it.
+// cpu.packed gives each packed sequence to the kernel that the library would choose for it alone:
+// cpu.decode for few queries, cpu.flash2 for the others. A row therefore has the same bits whatever
+// is packed beside it.
 //
-// The short sequences come first. A task is one key/value head of one of them; its worker computes it as a separate
-// problem in its own memory. Then cpu.flash2 runs over all sequences and skips the short ones.
+// The short sequences come first. A task is one key/value head of one of them; its worker computes
+// it as a separate problem in its own memory. Then cpu.flash2 runs over all sequences and skips the
+// short ones.
 #include "cpu/packed/kernel.h"
 
 #include <algorithm>

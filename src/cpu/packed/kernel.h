@@ -1,4 +1,5 @@
-// cpu.packed: forward of packed sequences, as the registry calls it. Each sequence is computed as if it were alone.
+// cpu.packed: forward of packed sequences, as the registry calls it. Each sequence is computed as
+// if it were alone.
 #pragma once
 
 #include <string>

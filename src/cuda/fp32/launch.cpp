@@ -54,8 +54,9 @@ std::int64_t grid_of(const core::Problem& p, std::int64_t rows, bool keys) {
   return product(p.batch, keys ? p.kv_heads : p.q_heads, tiling_of(p, rows, keys).count());
 }
 
-// The tiles of `rows` queries (or keys) of every head, in an order that ends with the short ones. Where tiles are unequal,
-// as many heads advance together as fill the GPU twice: their keys and values then stay in its cache.
+// The tiles of `rows` queries (or keys) of every head, in an order that ends with the short ones.
+// Where tiles are unequal, as many heads advance together as fill the GPU twice: their keys and
+// values then stay in its cache.
 Order order_of(const core::Problem& p, const DeviceLimits& device, std::int64_t rows, bool keys) {
   const std::int64_t tiles = tiling_of(p, rows, keys).count();
   const core::Band band{
@@ -83,7 +84,7 @@ bool common_limits(const core::Problem& p, Multiply multiply, core::Reason reaso
          reason.give("requires ALiBi's diagonal to be less than 2^29 away from the first query and key");
 }
 
-// ---- forward ---------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 struct ForwardDecision {
   ForwardConfig config{};
@@ -92,13 +93,14 @@ struct ForwardDecision {
   Order order{};
 };
 
-// From this many queries on a sequence gets large tiles. The instances sum in different orders, so neither batch nor heads
-// may decide, although large tiles only pay off where every multiprocessor gets one: they then take 0.87 to 0.93 of the time
-// of small ones, and up to 1.65 of it where half of the multiprocessors stay idle (16 heads of 512 queries on an H200,
-// November 2026).
+// From this many queries on a sequence gets large tiles. The instances sum in different orders, so
+// neither batch nor heads may decide, although large tiles only pay off where every multiprocessor
+// gets one: they then take 0.87 to 0.93 of the time of small ones, and up to 1.65 of it where half
+// of the multiprocessors stay idle (16 heads of 512 queries on an H200, November 2026).
 constexpr std::int64_t kManyQueries = 2048;
 
-// Large tiles for long sequences, where they fit. The lengths of packed sequences are on the device; they always get them.
+// Large tiles for long sequences, where they fit. The lengths of packed sequences are on the
+// device; they always get them.
 Instance instance_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
                      bool rows_aligned) {
   if (needs_features(p, rows_aligned)) return Instance::featured;
@@ -110,7 +112,7 @@ Instance instance_of(Multiply multiply, const core::Problem& p, const DeviceLimi
                                                                                : Instance::plain;
 }
 
-// ---- backward --------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // One pass over the tiles of keys, or of queries.
 struct Pass {

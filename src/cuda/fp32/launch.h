@@ -1,6 +1,6 @@
-// fp32 attention on GPUs: cuda.flash2 computes each product by three fp16 products (compute capability 8.0 or newer),
-// cuda.flash2_sm75 by plain multiply-adds. What the registry calls, and the choices behind it. docs/kernels/cuda-fp32.md
-// describes the kernels.
+// fp32 attention on GPUs: cuda.flash2 computes each product by three fp16 products (compute
+// capability 8.0 or newer), cuda.flash2_sm75 by plain multiply-adds. What the registry calls, and
+// the choices behind it. docs/kernels/cuda-fp32.md describes the kernels.
 #pragma once
 
 #include <string>

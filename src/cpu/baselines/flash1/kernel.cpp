@@ -14,8 +14,9 @@
 namespace tessera::cpu {
 namespace {
 
-// How many keys stay in the cache while all queries pass by. The paper gives a quarter of the fast memory each to K, V, Q
-// and O; so half of the second-level cache holds keys, with `row_elements` accumulators for each.
+// How many keys stay in the cache while all queries pass by. The paper gives a quarter of the fast
+// memory each to K, V, Q and O; so half of the second-level cache holds keys, with `row_elements`
+// accumulators for each.
 std::int64_t keys_that_stay(const core::Problem& p, std::int64_t row_elements, std::int64_t multiple) {
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
   const std::int64_t fitting = static_cast<std::int64_t>(caches().l2) / 2 / (element * row_elements);

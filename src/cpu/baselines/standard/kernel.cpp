@@ -1,12 +1,15 @@
-// cpu.standard: attention as a framework without a fused kernel computes it, the baseline. Separate passes
-// over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for the products:
+// cpu.standard, the baseline: attention as a framework computes it without a fused kernel. Each pass
+// works on the whole N x N matrix of every head, which is stored in memory. OpenBLAS multiplies. A
+// bar separates two passes:
 //
-//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout  |  O = P V
-//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)  |  softcap's derivative
-//              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
+//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout
+//              |  O = P V
+//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)
+//              |  softcap's derivative  |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
-// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
-// and the result is bitwise the same for any number of threads (inside a task OpenBLAS uses only its thread).
+// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head and OpenBLAS uses only
+// the thread of its task. So every element has one owner, and the result is bitwise the same for any
+// number of threads.
 #include "cpu/baselines/standard/kernel.h"
 
 #include <algorithm>
@@ -29,7 +32,7 @@ using core::Tile;
 
 constexpr std::int64_t kPanel = 256;
 
-// The matrices of all heads; without softcap or in forward some are empty.
+// The matrices of all heads. Some are empty in forward and without softcap.
 template <typename A>
 struct Matrices {
   A* p = nullptr;               // scores, then probabilities
@@ -47,7 +50,7 @@ struct Matrices {
   }
 };
 
-// Contiguous copies of what one task multiplies.
+// Contiguous copies of the operands of one task.
 template <typename A>
 struct Scratch {
   A *q, *k, *v, *grad_out, *first, *second;
@@ -112,14 +115,14 @@ class Standard {
   }
 
  private:
-  // ---- tasks and memory --------------------------------------------------------------------------------
+  // ---- tasks and memory -------------------------------------------------------------------------
 
   Scratch<A> scratch_of(int worker) const {
     Arena arena(worker_memory_ + worker_bytes_ * static_cast<std::size_t>(worker));
     return Scratch<A>(arena, p_);
   }
 
-  // body(head, panel, scratch) for every panel of queries of every query head.
+  // Calls body(head, panel, scratch) for every panel of queries of every query head.
   template <typename Body>
   void for_each_query_panel(const Body& body) {
     for_each_panel(p_.q_heads, p_.q_length,
@@ -146,14 +149,14 @@ class Standard {
     return matrix + ((head.s.index * p_.q_heads + head.q_head) * p_.q_length + i) * p_.k_length;
   }
 
-  // visit(begin, end) for the stretches of columns that row i sees.
+  // Calls visit(begin, end) for each range of columns that is visible to row i.
   template <typename Visit>
   void for_each_visible(const Head& head, std::int64_t i, const Visit& visit) const {
     core::for_each_key_tile(p_, head.s, head.q_head, i, i + 1, std::max<std::int64_t>(p_.k_length, 1),
                             [&](const Tile& tile) { visit(tile.begin, tile.end); });
   }
 
-  // Calls visit(begin, end) for seen stretches of row i and zeroes all others in `values`.
+  // The same, and clears the columns of `values` that are masked out.
   template <typename Visit>
   void keep_visible(const Head& head, std::int64_t i, A* values, const Visit& visit) const {
     std::int64_t done = 0;
@@ -165,7 +168,7 @@ class Standard {
     std::fill(values + done, values + head.s.k_length, A{0});
   }
 
-  // ---- products ----------------------------------------------------------------------------------------
+  // ---- products ---------------------------------------------------------------------------------
 
   const A* queries(const Head& head, const core::View& view, const Tile& rows, std::int64_t columns, A* to) {
     load_rows<T>(
@@ -181,8 +184,8 @@ class Standard {
     return to;
   }
 
-  // C = alpha A B + beta C where A holds zeros for what is masked: B may hold NaN or infinities there, which
-  // must not spread, so such operands are multiplied without the zeros of A.
+  // C = alpha A B + beta C, where A is 0 at masked positions. 0 x NaN is NaN: when B has non-finite
+  // values, the terms with zeros of A are left out.
   void masked_product(Transpose a_transposed, std::int64_t rows, std::int64_t columns, std::int64_t depth,
                       A alpha, const A* a, std::int64_t a_row, const A* b, A beta, A* c) {
     if (rows == 0 || columns == 0) return;
@@ -209,7 +212,7 @@ class Standard {
          columns, depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
   }
 
-  // ---- forward -----------------------------------------------------------------------------------------
+  // ---- forward ----------------------------------------------------------------------------------
 
   void scores() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
@@ -218,8 +221,8 @@ class Standard {
     });
   }
 
-  // Scaled scores -> probabilities; what a row does not see becomes 0. The maximum starts finite: a row that
-  // sees nothing but -inf gets the sum 0.
+  // Turns scaled scores into probabilities, 0 where they are masked out. The maximum starts at a
+  // finite value, so that a row with only scores of -inf gets the sum 0.
   void softmax() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
@@ -257,7 +260,7 @@ class Standard {
     });
   }
 
-  // ---- backward ----------------------------------------------------------------------------------------
+  // ---- backward ---------------------------------------------------------------------------------
 
   void probability_gradient() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
@@ -273,14 +276,14 @@ class Standard {
     });
   }
 
-  // S -> P (after dropout), dP -> dS of one row. P comes from the LSE and delta from the output that were
-  // given, not from the scores at hand: these may be a part of the row (a shard of a longer sequence).
+  // Turns S into P (after dropout) and dP into dS, for one row. P is computed from the caller's LSE
+  // and delta from the caller's output, because the scores may be those of a shard of a longer row.
   void score_gradient_row(const Head& head, std::int64_t i) {
     A* p = row(m_.p, head, i);
     A* ds = row(m_.ds, head, i);
     const A lse = *head.query_row<const A>(p_.lse, i);
     A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
-    if (lse == core::kMinusInfinity<A>) {  // saw nothing, or only scores of -inf
+    if (lse == core::kMinusInfinity<A>) {  // no visible key, or only scores of -inf
       for (A* values : {p, ds, cap}) {
         if (values != nullptr) std::fill_n(values, head.s.k_length, A{0});
       }
@@ -315,7 +318,7 @@ class Standard {
     });
   }
 
-  // A task owns a few columns of one row of the bias and sums everything that was broadcast from it.
+  // A task owns some columns of one row of the bias and sums over all rows that it was broadcast to.
   void grad_bias() {
     const core::Tiling columns{p_.k_length, kPanel};
     const std::int64_t tasks = p_.bias_batch * p_.bias_heads * p_.bias_rows * columns.count();

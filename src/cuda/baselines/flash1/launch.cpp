@@ -1,5 +1,5 @@
-// cuda.flash1 on the host: which instance runs a problem, how many keys stay in shared memory, and the launches. The
-// algorithm is in forward_kernel.cuh and backward_kernel.cuh.
+// cuda.flash1 on the host: which instance runs a problem, how many keys stay in shared memory, and
+// the launches. The algorithm is in forward_kernel.cuh and backward_kernel.cuh.
 #include "cuda/baselines/flash1/launch.h"
 
 #include <algorithm>

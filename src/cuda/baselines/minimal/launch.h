@@ -12,7 +12,8 @@
 
 namespace tessera::cuda {
 
-// What the kernel is given: a thread block takes the tile of queries that the order gives to its number.
+// What the kernel is given: a thread block takes the tile of queries that the order gives to its
+// number.
 struct MinimalArguments {
   core::Problem problem;
   core::BasicTaskOrder<std::uint32_t> order;

@@ -1,21 +1,24 @@
-// cuda.standard and cuda.standard_fused: attention as a framework without a fused kernel computes it, the baseline. The
-// N x N matrix of every head really is in memory, the products are cuBLAS's:
+// cuda.standard and cuda.standard_fused, the baselines: attention as a framework computes it without
+// a fused kernel. The N x N matrix of every head is stored in memory, and cuBLAS multiplies:
 //
 //   forward    S = Q K^T  |  S passes  |  P = softmax(S)  |  dropout(P)  |  O = P V
-//   backward   S = Q K^T  |  S passes  |  P = exp(S - LSE), dP = dO V^T  |  dropout(dP)  |  dS = P o (dP - delta)
-//              |  d(bias)  |  softcap's derivative  |  dropout(P)  |  dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO
+//   backward   S = Q K^T  |  S passes  |  P = exp(S - LSE), dP = dO V^T  |  dropout(dP)
+//              |  dS = P o (dP - delta)  |  d(bias)  |  softcap's derivative  |  dropout(P)
+//              |  dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO
 //   S passes   scale  |  softcap  |  ALiBi  |  bias  |  mask
 //
-// Every | is a pass that reads and writes a whole matrix, as one operator of a framework does. cuda.standard_fused is
-// Megatron's way: everything between the products is one kernel, and the scale is a factor of the first product.
-// A framework would have kept P for backward; a call here has the output and the LSE, so P is computed again.
+// Every bar is a pass that reads and writes a whole matrix, as one operator of a framework does.
+// cuda.standard_fused does as Megatron does: one kernel does everything between the products, and
+// the scale is a factor of the first product. A framework would have kept P for backward. A call of
+// this library has the output and the LSE, so P is computed again.
 //
-// S is fp32 also for 16-bit tensors: the contract asks for scores of 1e5, which fp16 cannot hold and bf16 rounds to
-// multiples of 512. P, dP and dS have the type of the tensors, which the tensor cores multiply.
+// S is fp32 for 16-bit tensors too: the contract requires scores of 1e5, which fp16 cannot hold and
+// bf16 rounds to multiples of 512. P, dP and dS have the type of the tensors, which the tensor cores
+// multiply.
 //
-// Packed sequences are padded: their lengths are in device memory, where the host cannot read them without waiting, so
-// each is copied to one of the longest length and multiplied as such. That is what a framework does with a batch of
-// different lengths.
+// Packed sequences are padded. Their lengths are in device memory, where the host cannot read them
+// without waiting; so each sequence is copied to one of the greatest length and multiplied as such.
+// A framework pads a batch of different lengths in the same way.
 #include "cuda/baselines/standard/launch.h"
 
 #include <algorithm>
@@ -33,7 +36,8 @@ namespace {
 
 enum class Fusion { separate, fused };
 
-constexpr std::int64_t kRowMultiple = 8;  // elements: rows of our own arrays begin on 16-byte boundaries
+// Elements: rows in the workspace begin on 16-byte boundaries.
+constexpr std::int64_t kRowMultiple = 8;
 
 std::int64_t padded(std::int64_t columns) {
   return (columns + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
@@ -52,8 +56,9 @@ TensorShape key_shape(const core::Problem& p, std::int64_t columns) {
   return {Side::keys, p.kv_heads, p.k_length, columns};
 }
 
-// Whether cuBLAS takes the rows where they are. What it can read but not 16 bytes at a time is copied too: it would multiply
-// in another order, and results must not depend on where tensors lie.
+// Whether cuBLAS reads or writes the rows in place. Rows that it could only access in chunks of less
+// than 16 bytes are copied too: it would multiply in another order, and results must not depend on
+// the alignment of tensors.
 bool in_place(const core::Problem& p, const core::View& view, const TensorShape& shape) {
   if (p.packed) return false;
   const bool rows = shape.length == 1 || (view.row_stride >= shape.columns &&
@@ -61,12 +66,12 @@ bool in_place(const core::Problem& p, const core::View& view, const TensorShape&
   return rows && aligned(view, p.dtype);
 }
 
-// Whether a result is the sum over the query heads of a group: several products, added up in fp32.
+// Whether a result is a sum over the query heads of a group: several products, added up in fp32.
 bool sums_heads(const core::Problem& p, const TensorShape& shape) {
   return shape.side == Side::keys && p.group() > 1;
 }
 
-// Everything a call needs beside its tensors, cut from the workspace.
+// The arrays of a call besides its tensors, cut from the workspace.
 struct Memory {
   Matrices m{};
   void *q = nullptr, *k = nullptr, *v = nullptr, *grad_out = nullptr;  // dense copies; null: not needed
@@ -177,7 +182,7 @@ class Standard {
     return {arena, p, fusion};
   }
 
-  // ---- operands ----------------------------------------------------------------------------------------------
+  // ---- operands ---------------------------------------------------------------------------------
 
   BatchedMatrix dense(void* data, DType dtype, const TensorShape& s) const {
     const std::int64_t row = padded(s.columns), head = s.length * row;
@@ -194,7 +199,7 @@ class Standard {
              queries ? view.head_stride : 0}};
   }
 
-  // A tensor, or its dense copy where there is to be one.
+  // A tensor, or its dense copy where there is one.
   BatchedMatrix operand(const core::View& view, const TensorShape& s, void* copy) const {
     if (copy == nullptr) return in_tensor(view, s);
     gather(p_, view, s.side, s.columns, copy, stream_);
@@ -225,7 +230,7 @@ class Standard {
     return {data, dtype, m_.row_stride, {p_.q_heads * head, p_.group() * head, head}};
   }
 
-  // ---- products ----------------------------------------------------------------------------------------------
+  // ---- products ---------------------------------------------------------------------------------
 
   // matrix = alpha rows columns^T
   void outer_product(const BatchedMatrix& rows, const BatchedMatrix& columns, std::int64_t depth,
@@ -300,7 +305,7 @@ class Standard {
     repair(p_, m_, product, flags, stream_);
   }
 
-  // ---- passes ------------------------------------------------------------------------------------------------
+  // ---- passes -----------------------------------------------------------------------------------
 
   bool no_elements() const { return p_.batch == 0 || p_.q_length == 0 || p_.k_length == 0; }
 
@@ -346,8 +351,8 @@ std::optional<core::Choice> choose(const core::Problem& p, Fusion fusion, core::
     return reason.decline("requires compute capability 8.0 for bf16; cuda:", p.device.index, " has ",
                           Capability{device.capability});
   }
-  // The kernels count rows in 32 bits, and have fewer thread blocks than rows; those of the bias' gradient take 32 columns
-  // of a row.
+  // The kernels count rows in 32 bits, and have fewer thread blocks than rows; those of the bias'
+  // gradient take 32 columns of a row.
   const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
   if (length_limit(p, reason) || row_limit(p, std::max(p.q_length, p.k_length), reason) ||
       grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) {

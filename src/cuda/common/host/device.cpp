@@ -177,7 +177,8 @@ void check(cudaError_t status, const char* what) {
 
 namespace {
 
-// The functions of the driver that know contexts. Through the runtime, so that nothing has to be linked with the driver.
+// The functions of the driver that know contexts. Through the runtime, so that nothing has to be
+// linked with the driver.
 struct Contexts {
   decltype(&cuCtxGetCurrent) current = nullptr;
   decltype(&cuCtxGetDevice) device_of_current = nullptr;
@@ -253,8 +254,8 @@ DeviceScope::~DeviceScope() {
 
 namespace {
 
-// The limit belongs to the kernel, not to a call: it is only ever raised, or a thread that needs less (a call without a bias,
-// say) would take it away from another one that is about to launch.
+// The limit belongs to the kernel, not to a call: it is only ever raised, or a thread that needs
+// less (a call without a bias, say) would take it away from another one that is about to launch.
 void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes) {
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);

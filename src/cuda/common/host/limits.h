@@ -1,7 +1,8 @@
-// What a GPU and a grid allow a kernel, for the functions that choose one. All of it is arithmetic on numbers that the host
-// knows: no function here asks the GPU.
+// What a GPU and a grid allow a kernel, for the functions that choose one. All of it is arithmetic
+// on numbers that the host knows: no function here asks the GPU.
 //
-// A limit returns true when it is exceeded and gives the reason, whose subject is the kernel: "requires ...".
+// A limit returns true when it is exceeded and gives the reason, whose subject is the kernel:
+// "requires ...".
 #pragma once
 
 #include <climits>
@@ -15,7 +16,8 @@
 namespace tessera::cuda {
 
 inline constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;  // thread blocks of a grid
-inline constexpr int kReservedPerBlock = 1024;  // shared memory that CUDA takes for each thread block
+// Shared memory that CUDA itself takes for each thread block.
+inline constexpr int kReservedPerBlock = 1024;
 
 // A compute capability, 10 * major + minor, that prints as "8.0".
 struct Capability {
@@ -30,32 +32,36 @@ struct Capabilities {
   int most = INT_MAX;
 };
 
-// The problem's GPU cannot be used, has another compute capability, or this build has no code for it.
+// The problem's GPU cannot be used, has another compute capability, or this build has no code for
+// it.
 bool gpu_limit(const core::Problem& p, Capabilities capabilities, Code code, core::Reason reason);
 
-// A thread block of the problem's GPU cannot have `bytes` of shared memory when it runs code of this kind.
+// A thread block of the problem's GPU cannot have `bytes` of shared memory when it runs code of
+// this kind.
 bool shared_memory_limit(const core::Problem& p, Code code, std::int64_t bytes, core::Reason reason);
 
 // A sequence is too long for positions of 32 bits (core::kLongestWalk).
 bool length_limit(const core::Problem& p, core::Reason reason);
 
-// A sequence is too long, or a grid with a thread block for every `tile_rows` queries or keys of a head is too large.
+// A sequence is too long, or a grid with a thread block for every `tile_rows` queries or keys of a
+// head is too large.
 bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason reason);
 
 // The rows of all heads, `length` of each, exceed 31 bits.
 bool row_limit(const core::Problem& p, std::int64_t length, core::Reason reason);
 
-// A grid of so many thread blocks, counted without overflow, cannot be launched.
+// A grid of `blocks` thread blocks, counted without overflow, cannot be launched.
 bool grid_limit(std::int64_t blocks, core::Reason reason);
 
 // Whether every row begins on a 16-byte boundary.
 bool aligned(const core::View& view, DType dtype);
 
-// Whether, besides, rows of so many columns are whole 16-byte chunks.
+// The same, and rows of `columns` numbers are whole 16-byte chunks.
 bool aligned(const core::View& view, std::int64_t columns, DType dtype);
 
-// How many heads should advance together, in groups of equal size: as many as give every multiprocessor two tiles, and as
-// many as keep the `bytes_per_head` that their tiles revisit within `cache_bytes`.
+// How many heads should advance together, in groups of equal size: as many as give every
+// multiprocessor two tiles, and as many as keep the `bytes_per_head` that their tiles revisit
+// within `cache_bytes`.
 std::int64_t heads_together(std::int64_t heads, std::int64_t tiles, std::int64_t bytes_per_head,
                             std::size_t cache_bytes, int multiprocessors);
 

@@ -26,7 +26,8 @@ Variant variant_for(const core::Problem& p) {
   return plain && inputs && outputs ? Variant::plain : Variant::featured;
 }
 
-// The first of a table that supports the variant and fits. An instance with more options also runs problems with fewer.
+// The first of a table that supports the variant and fits. An instance with more options also runs
+// problems with fewer.
 const Instance* first_fitting(std::span<const Instance> table, const DeviceLimits& device, Variant variant,
                               bool in_turns) {
   for (const Instance& kernel : table) {
@@ -37,8 +38,8 @@ const Instance* first_fitting(std::span<const Instance> table, const DeviceLimit
   return nullptr;
 }
 
-// Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type, and room for its tile with
-// as many thread blocks per multiprocessor as without.
+// Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type,
+// and room for its tile with as many thread blocks per multiprocessor as without.
 bool bias_fits(const core::Problem& p, const Instance& kernel, const DeviceLimits& device) {
   const int bytes = kernel.shared_memory + kernel.bias_bytes;
   return p.has_bias && kernel.bias_bytes > 0 && p.bias_dtype == p.dtype &&
@@ -141,9 +142,9 @@ core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, bool of_key
           .together = static_cast<std::uint32_t>(together)};
 }
 
-// The order for tiles that take turns. Each waits for those of its head before it, so they ascend, and only a few of a head
-// run at the same time: four, or two where the tiles differ in length. Then each is shorter than the one that it waits for
-// and catches up whenever it starts.
+// The order for tiles that take turns. Each waits for those of its head before it, so they ascend,
+// and only a few of a head run at the same time: four, or two where the tiles differ in length.
+// Then each is shorter than the one that it waits for and catches up whenever it starts.
 core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t> order,
                                              const Instance& kernel, const DeviceLimits& device) {
   const auto resident =
@@ -215,8 +216,8 @@ std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLim
     complete = complete && kernel != nullptr;
     return kernel;
   };
-  // dQ comes with dK and dV, in deterministic mode in turns. With a block mask a tile does not know how many others come
-  // before it; then dQ has a kernel of its own, which needs no sums.
+  // dQ comes with dK and dV, in deterministic mode in turns. With a block mask a tile does not know
+  // how many others come before it; then dQ has a kernel of its own, which needs no sums.
   const bool keys = p.has_grad_k || p.has_grad_v,
              together = keys && p.has_grad_q && !(p.deterministic && p.blocks);
   if (keys) choice.keys = choose(kernels.keys, Variant::plain, together && p.deterministic);

@@ -1,4 +1,5 @@
-// cuda.flash2 and cuda.flash2_sm75, backward for 16-bit types: what the registry calls, and the choices behind it.
+// cuda.flash2 and cuda.flash2_sm75, backward for 16-bit types: what the registry calls, and the
+// choices behind it.
 #pragma once
 
 #include <string>
@@ -20,7 +21,8 @@ struct KernelChoice {
   bool bias_staged = false;           // for `keys` the bias comes through shared memory
 };
 
-// Which kernels of a family run a problem on a device: a pure function. Nothing, and the reason, when one is missing.
+// Which kernels of a family run a problem on a device: a pure function. Nothing, and the reason,
+// when one is missing.
 std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
                                            const core::Problem& p, core::Reason reason = {});
 

@@ -1,4 +1,5 @@
-// Which backward kernels run what on which GPU: choose_kernels is a pure function and requires no GPU.
+// Which backward kernels run what on which GPU: choose_kernels is a pure function and requires no
+// GPU.
 #include <gtest/gtest.h>
 
 #include "cuda/common/host/gpus.h"
@@ -134,7 +135,7 @@ TEST(BackwardChoice, DeterministicModeAddsInTurnsUnlessThereIsABlockMask) {
         core::Problem without_queries = p;
         without_queries.q_length = without_queries.q_tokens = 0;
         EXPECT_FALSE(choose_kernels(family, device_limits(0), without_queries)->in_turns)
-            << "nobody would set the counters: there is nothing to prepare";
+            << "no kernel would clear the counters";
         p.blocks = {.block_q = 512, .block_k = 512, .q_blocks = 1, .k_blocks = 1, .row_offsets = offsets};
         const KernelChoice masked = choose_kernels(family, device_limits(0), p).value();
         EXPECT_FALSE(masked.in_turns);

@@ -22,7 +22,8 @@ struct Decision {
   bool speculate = true;
 };
 
-// By how many columns the steps are shifted, so that no call of the random generator straddles two of them.
+// By how many columns the steps are shifted, so that no call of the random generator straddles two
+// of them.
 int column_shift_of(const core::Problem& p) {
   constexpr std::int64_t kGroup = core::kDropoutGroup;
   return variant_of(p) == Variant::dropout ? static_cast<int>((p.origin.column % kGroup + kGroup) % kGroup)
@@ -42,17 +43,18 @@ InstanceChoice with_bias(const Instance& instance, const core::Problem& p, const
   return {&instance, staged ? bytes : c.tile_bytes(), staged && c.bias_bytes() > 0};
 }
 
-// Pairs of warps start slowly: with few keys per query the other instance is faster (measured on an H200: 256 keys, 199
-// against 184 TFLOP/s; 512 keys, 239 against 272). The lengths of a packed batch must not decide: a row would depend on
-// other sequences.
+// Pairs of warps start slowly: with few keys per query the other instance is faster (measured on an
+// H200: 256 keys, 199 against 184 TFLOP/s; 512 keys, 239 against 272). The lengths of a packed
+// batch must not decide: a row would depend on other sequences.
 bool worth_pairs(const core::Problem& p) {
   constexpr double kFewestKeys = 384;
   return p.packed || core::visible_pairs(core::sequence(p, 0).band, p.q_length, p.k_length) >=
                          kFewestKeys * static_cast<double>(p.q_length);
 }
 
-// Tile by tile over the heads that advance together, the tiles that see most keys first. Also where all tiles see the same:
-// thread blocks that run at the same time then read the keys of many heads, and not all the same lines.
+// Tile by tile over the heads that advance together, the tiles that see most keys first. Also where
+// all tiles see the same: thread blocks that run at the same time then read the keys of many heads,
+// and not all the same lines.
 core::TileOrder tile_order_of(const core::Problem& p) {
   const core::Band band =
       p.packed ? core::Band{p.left, p.right, p.k_length - p.q_length} : core::sequence(p, 0).band;
@@ -109,7 +111,8 @@ Variant variant_of(const core::Problem& p) {
 std::optional<InstanceChoice> choose_instance(std::span<const Instance> instances, const DeviceLimits& device,
                                               const core::Problem& p, core::Reason reason) {
   const Variant variant = variant_of(p);
-  // First with as many thread blocks per multiprocessor as the instance is meant for, then with one.
+  // First with as many thread blocks per multiprocessor as the instance is meant for, then with
+  // one.
   for (const bool side_by_side : {true, false}) {
     for (const Instance& instance : instances) {
       const Config& c = instance.config;

@@ -1,4 +1,5 @@
-// cuda.flash2 and cuda.flash2_sm75, forward for 16-bit types: what the registry calls, and the choices behind it.
+// cuda.flash2 and cuda.flash2_sm75, forward for 16-bit types: what the registry calls, and the
+// choices behind it.
 #pragma once
 
 #include <span>
@@ -27,7 +28,8 @@ struct InstanceChoice {
   bool bias_staged = false;  // the bias comes through shared memory
 };
 
-// Which instance runs a problem on a device: a pure function. Nothing, and the reason, when none fits.
+// Which instance runs a problem on a device: a pure function. Nothing, and the reason, when none
+// fits.
 std::optional<InstanceChoice> choose_instance(std::span<const Instance> instances, const DeviceLimits& device,
                                               const core::Problem& p, core::Reason reason = {});
 

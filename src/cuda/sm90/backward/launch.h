@@ -1,4 +1,5 @@
-// cuda.hopper, backward: what the registry calls, and the choices behind it. For 16-bit types on GPUs of compute capability 9.0.
+// cuda.hopper, backward: what the registry calls, and the choices behind it. For 16-bit types on
+// GPUs of compute capability 9.0.
 #pragma once
 
 #include <span>
@@ -33,8 +34,8 @@ const Instance* choose_instance(std::span<const Instance> instances, const core:
 // How an instance runs a problem on its GPU.
 Decision decide(const Instance& instance, const core::Problem& p);
 
-// Enqueues the decision on a stream, with the kernels before and after it. `report`: for instances with bounded waits, four
-// words that the host can read.
+// Enqueues the decision on a stream, with the kernels before and after it. `report`: for instances
+// with bounded waits, four words that the host can read.
 void enqueue(const Decision& decision, const core::Problem& p, std::byte* workspace, void* stream,
              std::uint32_t* report = nullptr);
 

@@ -1,4 +1,5 @@
-// Which instance of cuda.hopper's backward runs what: choose_instance is a pure function and requires no GPU.
+// Which instance of cuda.hopper's backward runs what: choose_instance is a pure function and
+// requires no GPU.
 #include "cuda/sm90/backward/launch.h"
 
 #include <gtest/gtest.h>

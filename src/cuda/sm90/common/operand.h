@@ -1,4 +1,5 @@
-// The tensors of a call as the copy engine of Hopper (TMA) sees them, for both directions of cuda.hopper.
+// The tensors of a call as the copy engine of Hopper (TMA) sees them, for both directions of
+// cuda.hopper.
 #pragma once
 
 #include <span>
@@ -26,7 +27,8 @@ Operand query_operand(const char* name, const core::View& view, std::int64_t col
 Operand key_operand(const char* name, const core::View& view, std::int64_t columns, const core::Problem& p,
                     int box_rows);
 
-// Whether, and why, a kernel cannot run on the problem's GPU, or not with `shared_bytes` of shared memory.
+// Whether, and why, a kernel cannot run on the problem's GPU, or not with `shared_bytes` of shared
+// memory.
 bool gpu_limit(const core::Problem& p, core::Reason reason);
 bool shared_memory_limit(const core::Problem& p, int shared_bytes, core::Reason reason);
 

@@ -52,7 +52,8 @@ Schedule schedule_of(const Config& c, const core::Problem& p, int multiprocessor
 
 #if TESSERA_HAVE_CUDA
 
-// Numbers that memory is unlikely to hold by chance: loader.cuh looks for them in memory that nobody has cleared.
+// Numbers that memory is unlikely to hold by chance: loader.cuh looks for them in memory that no
+// kernel has cleared.
 unsigned long long launch_number() {
   static std::atomic<unsigned long long> launches{0};
   return (++launches * 0x9E3779B97F4A7C15ULL) | 1;
@@ -65,7 +66,8 @@ unsigned long long launch_number() {
 std::size_t Decision::workspace_bytes() const { return Workspace(schedule, nullptr).bytes; }
 
 const Instance& choose_instance(std::span<const Instance> instances, const core::Problem& p) {
-  // How many keys a row may see. The lengths of a packed batch must not decide: a row would depend on other sequences.
+  // How many keys a row may see. The lengths of a packed batch must not decide: a row would depend
+  // on other sequences.
   const bool window = p.left != core::kUnbounded && p.right != core::kUnbounded;
   const std::int64_t keys = window ? std::min(p.k_length, p.left + p.right + 1) : p.k_length;
   const bool many_keys = !p.packed && keys >= kManyKeys;

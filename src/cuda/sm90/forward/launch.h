@@ -1,4 +1,5 @@
-// cuda.hopper, forward: what the registry calls, and the choices behind it. For 16-bit types on GPUs of compute capability 9.0.
+// cuda.hopper, forward: what the registry calls, and the choices behind it. For 16-bit types on
+// GPUs of compute capability 9.0.
 #pragma once
 
 #include <span>
@@ -32,10 +33,11 @@ struct Decision {
 // The instance for a problem that is within the kernel's limits: a pure function.
 const Instance& choose_instance(std::span<const Instance> instances, const core::Problem& p);
 
-// How an instance runs a problem on a GPU with so many multiprocessors.
+// How an instance runs a problem on a GPU with `multiprocessors`.
 Decision decide(const Instance& instance, const core::Problem& p, int multiprocessors);
 
-// Enqueues the decision on a stream. `report`: for instances with bounded waits, four words that the host can read.
+// Enqueues the decision on a stream. `report`: for instances with bounded waits, four words that
+// the host can read.
 void enqueue(const Decision& decision, const core::Problem& p, std::byte* workspace, void* stream,
              std::uint32_t* report = nullptr);
 
