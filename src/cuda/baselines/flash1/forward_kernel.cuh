@@ -154,7 +154,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
   if constexpr (!is_fp32(E)) {
     const MatrixAddress by_row = row_operand(ptx::lane_index());
     const std::uint32_t v_lane =
-        ptx::shared_address(v) + SharedTile<D>::offset(by_row.row, by_row.chunk) + column * 2;
+        ptx::shared_address(v) + SharedTile<D>::offset(by_row.row, by_row.chunk) + column * element_bytes(E);
 #pragma unroll
     for (int step = 0; step < N / 2; ++step) {
       const float(&left)[4] = p[2 * step], (&right)[4] = p[2 * step + 1];

@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
+#include "cuda/mma/forward/products.cuh"
 #include "cuda/mma/forward/tile_info.cuh"
 
 namespace tessera::cuda::mma::forward {
@@ -136,21 +137,7 @@ __device__ __forceinline__ void WideQueryTile<C>::issue_qk(Scores& s, int stage)
     std::uint32_t q[kM][4];
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) ptx::load_matrix(q[mi], Tile::at(q_lane_, mi * 16, k_step));
-#pragma unroll
-    for (int j = 0; j < kN; j += 2) {
-      std::uint32_t k[4];
-      ptx::load_matrix(k, Tile::at(k_base, j * 8, k_step));
-#pragma unroll
-      for (int mi = 0; mi < kM; ++mi) {
-        if (k_step == 0) {
-          ptx::mma_first<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-          ptx::mma_first<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-        } else {
-          ptx::mma<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-          ptx::mma<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-        }
-      }
-    }
+    multiply_keys<C>(s, q, k_base, 0, k_step);
   }
 }
 
