@@ -39,7 +39,8 @@ __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Fini
 // fence before the copy would otherwise wait for it.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finish& finish) {
-  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;  // columns at a time
+  // Columns at a time.
+  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;
   const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;

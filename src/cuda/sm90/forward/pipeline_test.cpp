@@ -231,7 +231,7 @@ class Pipeline {
         co_await later;
         check(v_[v.slot()].tag, last_tag), ++multiplied;
         release(v_, v);
-        check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // its output is stored
+        check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // stores its output
       } else {
         co_await q_full;
         check(queries(q, g).tag, job);
@@ -239,7 +239,7 @@ class Pipeline {
         co_await my_turn;
         begin(), pass(next);
         co_await later;
-        if (!first) check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // likewise
+        if (!first) check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);
       }
       co_await later;
       check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), own.top));

@@ -54,7 +54,7 @@ TEST(HopperSchedule, EndsEvenly) {
         const int first = static_cast<int>(schedule[i].tile) * block_q;
         const int end = first + block_q < length ? first + block_q : length;
         const Steps steps = visible_steps(first, end - 1, {-(1 << 30), 0}, length, block_k);
-        const double time = steps.top - steps.bottom + 1 + 128.0 / block_k;  // and the change of tiles
+        const double time = steps.top - steps.bottom + 1 + 128.0 / block_k;  // + the change
         longest = std::max(longest, time);
         const double begin = free_at.top();
         free_at.pop();
@@ -82,7 +82,7 @@ void takes_every_tile_once(bool causal) {
       std::vector<PackedLengths> lengths;
       std::int64_t tokens = 0;
       for (int i = 0; i < sequences; ++i) {
-        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};  // with the borders of passes
+        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};  // also the borders of passes
         const int q = static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), k = kKeys[random() % 8];
         const int highs[] = {0, k - q, -kFar};
         lengths.push_back({q, k, causal ? highs[random() % 3] : kFar});
@@ -144,7 +144,7 @@ double end_of(const std::vector<int>& batch, int dim, int block_q, int block_k) 
   TileIndex at;
   for (unsigned i = 0; walk.find(i, length, at); ++i) {
     const int steps = (keys_of(length(static_cast<int>(at.sequence)), at, block_q) - 1) / block_k + 1;
-    const double time = steps + 1.5 * 128 / block_k;  // and the change of tiles
+    const double time = steps + 1.5 * 128 / block_k;  // + the change
     const double begin = free_at.top();
     free_at.pop();
     free_at.push(begin + time);
