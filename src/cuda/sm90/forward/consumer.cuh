@@ -67,7 +67,7 @@ class Consumer {
 
   // For addresses that are seldom needed: they are computed there and do not occupy registers
   // through all steps.
-  __device__ __forceinline__ int kept_lane() const { return ptx::opaque(lane_); }
+  __device__ __forceinline__ int opaque_lane() const { return ptx::opaque(lane_); }
 
   // --- products ---
 

@@ -28,7 +28,7 @@ __device__ __forceinline__ void Consumer<C>::finish_rows(Finish& finish) {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Finish& finish) {
-  const int lane = kept_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
+  const int lane = opaque_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
   if (t.lse == nullptr || lane % 4 != 0) return;
   float* const lse = t.lse + row * a_.p.lse.row_stride;
   if (row < t.rows) *lse = finish.lse[0];
@@ -44,7 +44,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
   const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
-  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, kept_lane());
+  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, opaque_lane());
   std::uint32_t trace = 0;  // stays 0 as long as every output is finite
 #pragma unroll
   for (int part = 0; part < C.v_dim; part += C.store_columns) {
