@@ -36,8 +36,8 @@ struct BiasGradient {
     const core::Diagonals band = core::diagonals(s.band);
     if (none_in_band(band, own, own + 16, key, key + C.block_k)) return;
     const Dropout dropout(p, s, head);
-    std::uint32_t seen = 0,
-                  kept = 0xFFFFFFFFU;  // bit 4 n + e; in a loop, since divisions and random bits are long
+    // Bit 4 n + e of each. A loop that is not unrolled, because divisions and random bits are long.
+    std::uint32_t seen = 0, kept = 0xFFFFFFFFU;
 #pragma unroll 1
     for (int i = 0; i < 4 * kNTiles; ++i) {
       const int row = own + AccumulatorFragment::row(lane, i % 4);

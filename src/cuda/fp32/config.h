@@ -49,7 +49,7 @@ struct ForwardConfig {
 // Which instance of a kernel.
 enum class Instance : int {
   plain,
-  large,     // plain, with tiles for more queries and more shared memory (head_dim 128: 162, 256: 193 KiB)
+  large,     // plain; more queries a tile, more shared memory (head_dim 128: 162 KiB, 256: 193 KiB)
   featured,  // bias, ALiBi, softcap, dropout and rows on any boundary
 };
 

@@ -61,7 +61,8 @@ __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], Ro
 #pragma unroll
       for (int n = 0; n < NTiles; ++n) maximum = fmaxf(maximum, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
       maximum = maximum_of_row(maximum);
-      const float reference = maximum == -kInfinity ? 0.0F : maximum;  // a row that has seen no key yet
+      // A row that has seen no key yet takes 0.
+      const float reference = maximum == -kInfinity ? 0.0F : maximum;
       rescale[m][h] = exp_difference(rows.maximum[m][h], reference);
       rows.maximum[m][h] = maximum;
       float sum = 0;
@@ -211,7 +212,8 @@ struct Forward {
       load<C.block_k>(v, source.v, key, source.keys);
       Scores x;
       if (works) {
-        multiply_rows<C.multiply>(x, q, warp_index() * 16 * kMTiles, k, lines_of(p.qk_dim));  // issue_qk
+        // issue_qk
+        multiply_rows<C.multiply>(x, q, warp_index() * 16 * kMTiles, k, lines_of(p.qk_dim));
         apply_mask(x, terms, key, visible, masked);
         float factor[kMTiles][2];
         online_softmax(x, rows, factor);

@@ -8,7 +8,7 @@
 //     S^T = K Q^T, dP^T = V dO^T;  P, dS     each warp its 16 keys; dS goes to shared memory
 //     dV += P^T dO, dK += dS^T Q             P and dS are left operands as they lie in registers
 //     barrier; the copies of the next Q and dO are issued
-//     dQ = dS K                              each warp some columns, for all 32 queries and all keys
+//     dQ = dS K                              each warp some columns, for all queries and keys
 //     the next Q and dO are split into halves; barrier
 //
 //   At head_dim 256, dK and dV of 16 keys do not fit into the registers of a warp. Then two warps

@@ -87,7 +87,8 @@ struct ScoreTerms<true> {
     float x = product * constants.scale;
     derivative = 1;
     if (constants.softcap != 0) {
-      const float bent = tanhf(x * constants.inverse_softcap);  // tanh.approx would leave an error of 2^-11
+      // tanh.approx would leave an error of 2^-11.
+      const float bent = tanhf(x * constants.inverse_softcap);
       x = constants.softcap * bent;
       derivative = fmaf(-bent, bent, 1.0F);
     }

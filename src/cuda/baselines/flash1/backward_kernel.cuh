@@ -36,9 +36,8 @@ struct BackwardConfig {
   constexpr int groups() const { return block / 16; }  // of rows
   constexpr int threads() const { return groups() * splits * 32; }
   constexpr int columns() const { return head_dim / splits; }  // of a warp's sums
-  constexpr int keys() const {
-    return block / splits < 16 ? 16 : block / splits;
-  }  // of its scores; with few keys some warps have none
+  // Of a warp's scores; with few keys some warps have none.
+  constexpr int keys() const { return block / splits < 16 ? 16 : block / splits; }
   constexpr int score_width() const { return is_fp32(engine) ? block : 64; }
 };
 
@@ -354,8 +353,9 @@ class Backward {
     const int row = step.begin + group * 16, key = step.key_begin + split * kKeys;
     float s[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
     if (step.any(row, 16, key, kKeys)) {
-      multiply_rows<E, D>(s, q, group * 16, shared + Shared::kK, split * kKeys);          // issue_qk
-      multiply_rows<E, D>(dp, grad_out, group * 16, shared + Shared::kV, split * kKeys);  // issue_dp
+      // issue_qk, issue_dp
+      multiply_rows<E, D>(s, q, group * 16, shared + Shared::kK, split * kKeys);
+      multiply_rows<E, D>(dp, grad_out, group * 16, shared + Shared::kV, split * kKeys);
       differentiate<C, Gradient::products>(s, dp, options, step, row, key, !step.all(row, 16, key, kKeys),
                                            own.lse, own.delta);
     }
@@ -369,8 +369,9 @@ class Backward {
   Options& options;
   const int sequence, kv_head, q_length;
   const int lane;
-  const int group, split;  // which 16 rows of a tile are this warp's, and which part of the keys and columns
-  const int column;        // the first of its columns
+  const int group;   // which 16 rows of a tile are this warp's,
+  const int split;   // and which part of the keys and columns
+  const int column;  // the first of its columns
 };
 
 template <typename Used>

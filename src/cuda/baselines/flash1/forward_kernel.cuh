@@ -32,7 +32,7 @@ struct ForwardConfig {
   Variant variant = Variant::plain;
   int head_dim = 64;
   int warps = 8;
-  int splits = 1;   // warps that share rows: all compute the scores, each sums a part of O's columns
+  int splits = 1;   // warps that share rows: each sums a part of the columns of O
   int step_k = 64;  // keys of one product; a block has whole steps
   int stages = 2;   // tiles of Q: with two, the next is copied during this one
 
@@ -154,7 +154,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
   if constexpr (!is_fp32(E)) {
     const MatrixAddress by_row = row_operand(ptx::lane_index());
     const std::uint32_t v_lane =
-        ptx::shared_address(v) + SharedTile<D>::offset(by_row.row, by_row.chunk) + column * 2;
+        ptx::shared_address(v) + SharedTile<D>::offset(by_row.row, by_row.chunk) + column * element_bytes(E);
 #pragma unroll
     for (int step = 0; step < N / 2; ++step) {
       const float(&left)[4] = p[2 * step], (&right)[4] = p[2 * step + 1];
@@ -201,7 +201,8 @@ class Forward {
         scores(memory + Shared::kScores + warp * Shared::Scores::bytes(16)) {}
 
   __device__ __forceinline__ void run() {
-    if (threadIdx.x == 0) options = options_of<E, V>(p, sequence_of(), head);  // read after the first barrier
+    // Read after the first barrier.
+    if (threadIdx.x == 0) options = options_of<E, V>(p, sequence_of(), head);
     clear();
     const core::Tiling blocks{sequence_of().k_length, a.block_k, p.blocks ? p.blocks.block_k : 0};
     for (std::int64_t b = 0; b < blocks.count(); ++b) walk_queries(blocks[b]);

@@ -21,11 +21,13 @@ constexpr Half16 type_of(Engine e) { return e == Engine::sm80_bf16 ? Half16::bf1
 constexpr Mma mma_of(Engine e) { return e == Engine::sm75_fp16 ? Mma::k8 : Mma::k16; }
 constexpr bool copies_async(Engine e) { return e == Engine::sm80_fp16 || e == Engine::sm80_bf16; }
 constexpr bool is_fp32(Engine e) { return e == Engine::fp32; }
-constexpr int element_bytes(Engine e) { return is_fp32(e) ? 4 : 2; }
+constexpr int element_bytes(Engine e) {
+  return is_fp32(e) ? static_cast<int>(sizeof(float)) : ptx::element_bytes(type_of(e));
+}
 
 template <Engine E>
 struct ElementOf {
-  using Type = std::uint16_t;
+  using Type = ptx::HalfBits;
 };
 template <>
 struct ElementOf<Engine::fp32> {
@@ -42,7 +44,7 @@ __device__ __forceinline__ float to_float(Element<E> x) {
 template <Engine E>
 __device__ __forceinline__ Element<E> to_element(float x) {
   if constexpr (is_fp32(E)) return x;
-  else return static_cast<std::uint16_t>(ptx::pack<type_of(E)>(x, 0));
+  else return static_cast<ptx::HalfBits>(ptx::pack<type_of(E)>(x, 0));
 }
 
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
@@ -54,13 +56,13 @@ __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.
 // fp32 tiles are four elements longer, so that they begin in different banks.
 template <Engine E, int D>
 struct EngineTile {
-  static constexpr int kRowBytes = is_fp32(E) ? (D + 4) * 4 : D * 2;
+  static constexpr int kRowBytes = (is_fp32(E) ? D + 4 : D) * element_bytes(E);
   static constexpr int bytes(int rows) { return rows * kRowBytes; }
 
   // The offset of an element, in bytes.
   static __device__ __forceinline__ int at(int row, int column) {
-    if constexpr (is_fp32(E)) return row * kRowBytes + column * 4;
-    else return static_cast<int>(SharedTile<D>::offset(row, column / 8)) + column % 8 * 2;
+    if constexpr (is_fp32(E)) return row * kRowBytes + column * element_bytes(E);
+    else return static_cast<int>(SharedTile<D>::offset(row, column / 8)) + column % 8 * element_bytes(E);
   }
 };
 

@@ -82,7 +82,7 @@ __device__ __forceinline__ float finish_score(const Options& o, float product, i
 
 // The stream with keys that the compiler derives the rounds from in every call; kept through a
 // loop, these would take fourteen registers.
-__device__ __forceinline__ core::DropoutStream kept_stream(const Options& o) {
+__device__ __forceinline__ core::DropoutStream opaque_stream(const Options& o) {
   core::DropoutStream stream = o.stream;
   stream.key0 = ptx::opaque(stream.key0), stream.key1 = ptx::opaque(stream.key1);
   return stream;
@@ -99,7 +99,7 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
       const core::PhiloxBlock block =
-          core::dropout_call(kept_stream(o), row, column / core::kDropoutGroup + n / 4, t);
+          core::dropout_call(opaque_stream(o), row, column / core::kDropoutGroup + n / 4, t);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         bits |= (core::dropout_half(block.word[m], 0) >= o.threshold ? 1U : 0U) << (2 * (n + m));
@@ -113,7 +113,7 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
     const std::int64_t at = column + e / 2 * 8 + 2 * t + e % 2;
     const int within = static_cast<int>(at % core::kDropoutGroup);
     const core::PhiloxBlock block =
-        core::dropout_call(kept_stream(o), row, at / core::kDropoutGroup, within % 8 / 2);
+        core::dropout_call(opaque_stream(o), row, at / core::kDropoutGroup, within % 8 / 2);
     const std::uint32_t word = within < 8    ? block.word[0]
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]

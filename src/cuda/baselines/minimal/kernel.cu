@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kTile) kernel(const __grid_constant__ MinimalA
   const core::BasicTask<std::uint32_t> task = arguments.order[blockIdx.x];
   const core::Sequence sequence = core::sequence(p, task.sequence);
   const std::int64_t first_row = std::int64_t{task.tile} * kTile;
-  if (first_row >= sequence.q_length) return;  // packed sequences: this one is shorter than the longest
+  if (first_row >= sequence.q_length) return;  // a packed sequence may be shorter than the longest
   const int rows = static_cast<int>(min(std::int64_t{kTile}, sequence.q_length - first_row));
   const int qk_dim = static_cast<int>(p.qk_dim), v_dim = static_cast<int>(p.v_dim);
   const int thread = static_cast<int>(threadIdx.x);

@@ -197,7 +197,8 @@ Cublas::Cublas(int device, void* stream, void* workspace, std::size_t workspace_
 }
 
 void Cublas::multiply(const BatchedProduct& product) const {
-  constexpr std::int64_t kMostPerCall = 65535;  // older versions put the batch into one dimension of a grid
+  // Older versions put the batch into one dimension of a grid.
+  constexpr std::int64_t kMostPerCall = 65535;
   BatchedProduct p = product;
   merge_dimensions(p);
   const int strided = strided_dimension(p);

@@ -31,7 +31,8 @@ enum class Transpose { no, yes };
 struct BatchedMatrix {
   void* data = nullptr;
   DType dtype = DType::fp32;
-  std::int64_t row_stride = 0;  // elements, as all strides; at least the matrix' width and below 2^31
+  // In elements, as all strides. At least the matrix's width, and below 2^31.
+  std::int64_t row_stride = 0;
   std::array<std::int64_t, 3> stride{};
 };
 

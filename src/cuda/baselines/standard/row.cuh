@@ -179,7 +179,8 @@ struct Row {
     for (int e = 0; e < kOctet; ++e) {
       if (octet.column(e) >= octet.columns) continue;
       const float b = standard::load(bias + octet.column(e));
-      x[e] = b == core::kMinusInfinity<float> ? b : x[e] + b;  // -inf hides the key whatever its score is
+      // -inf hides the key whatever its score is.
+      x[e] = b == core::kMinusInfinity<float> ? b : x[e] + b;
     }
   }
 

@@ -56,8 +56,9 @@ struct SoftmaxRow {
 };
 
 __device__ __forceinline__ float largest(const float (&x)[kOctet], float maximum) {
+  // fmaxf ignores NaN, which reaches the sum.
 #pragma unroll
-  for (const float score : x) maximum = fmaxf(maximum, score);  // ignores NaN, which reaches the sum
+  for (const float score : x) maximum = fmaxf(maximum, score);
   return maximum;
 }
 
@@ -80,7 +81,7 @@ __device__ __forceinline__ float finite_reference(float maximum) {
 // without, it spilled for sm_90.
 template <typename T, typename Shape, bool Fused>
 __global__ void __launch_bounds__(Shape::block, 1) softmax_kernel(const __grid_constant__ PassArguments a) {
-  constexpr int kGroups = Shape::threads / 4;  // of 32 columns that the threads of a row take at a time
+  constexpr int kGroups = Shape::threads / 4;  // of 32 columns, taken by a row's threads at a time
   const int index =
       static_cast<int>(blockIdx.x * (Shape::block / Shape::threads) + threadIdx.x / Shape::threads);
   if (index >= a.rows) return;

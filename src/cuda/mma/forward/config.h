@@ -55,10 +55,10 @@ struct Arguments {
   core::DiagonalRule diagonals;
   ScoreFeatures features;
   std::uint32_t origin_row;      // of the random numbers of row 0
-  std::uint32_t origin_group;    // the group of columns of the random numbers at column -column_shift
+  std::uint32_t origin_group;    // the random numbers' group at column -column_shift
   core::Divider group;           // query heads per key/value head
   int k_row_bytes, v_row_bytes;  // only valid for the plain variant
-  int column_shift;              // steps begin where column + column_shift is a multiple of the step
+  int column_shift;              // steps begin where column + shift is a multiple of block_k
   bool q_aligned, k_aligned, v_aligned, out_aligned;
   bool bias_staged;  // the bias is copied to shared memory first
   bool speculate;

@@ -5,7 +5,7 @@
 //   last to the first. A warp owns 16 * m_tiles of the rows and holds all columns of their output
 //   in registers. A step of block_k keys:
 //
-//     issue the copies of the next K and V tile     (cp.async, two stages; on Turing through registers)
+//     issue the copies of the next K and V tile    (cp.async; on Turing through registers)
 //     for each chunk of the step:  S = Q K^T  ->  P = 2^(S c - m c)  ->  O += P V
 //
 // Speculation
@@ -173,8 +173,7 @@ template <Config C>
 __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
   static_assert(C.stages == 1 || C.stages == 2);
   Walk walk(info().visible, C.block_k, kDropout ? a_.column_shift : 0);
-  int speculative =
-      -1;  // steps that begin up to here may speculate; -1: none
+  int speculative = -1;  // steps that begin up to here may speculate; -1: none
   if (lane_ == 0) {
     if (careful || !a_.speculate) info().failures = -1;
     if constexpr (kFeatured) info().careful = careful;
@@ -236,7 +235,8 @@ __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
           // The next steps search: twice as many after each failure, so that unlucky data stays
           // cheap.
           speculative = walk.begin() - (C.block_k << min(count_failure(), 16));
-          begin = info().whole.low;  // visible as a whole, as this step is, whose begin has no register
+          // Visible as a whole, as this step is. No register holds where that begins.
+          begin = info().whole.low;
         }
       }
     }

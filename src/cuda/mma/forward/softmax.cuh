@@ -1,6 +1,7 @@
 // One step of keys: products, features, mask and softmax, by search or by speculation.
 #pragma once
 
+#include "cuda/mma/forward/products.cuh"
 #include "cuda/mma/forward/tile.cuh"
 
 namespace tessera::cuda::mma::forward {
@@ -19,22 +20,7 @@ __device__ __forceinline__ void QueryTile<C>::issue_qk(Scores<Width>& s, int sta
       ptx::load_matrix(q[mi], Tile::at(q_lane_, mi * 16, k_step));
     }
   }
-  const std::uint32_t k_base = k_lane_ + stage * 2 * C.kv_bytes();
-#pragma unroll
-  for (int j = 0; j < Width / 8; j += 2) {
-    std::uint32_t k[4];
-    ptx::load_matrix(k, Tile::at(k_base, column + j * 8, k_step));
-#pragma unroll
-    for (int mi = 0; mi < kM; ++mi) {
-      if (k_step == 0) {
-        ptx::mma_first<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-        ptx::mma_first<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-      } else {
-        ptx::mma<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-        ptx::mma<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-      }
-    }
-  }
+  multiply_keys<C>(s, q, k_lane_ + stage * 2 * C.kv_bytes(), column, k_step);
 }
 
 // O += P V for 16 keys (step `k_step` of those from `column` on), and for two column tiles of O

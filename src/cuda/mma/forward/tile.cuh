@@ -50,7 +50,8 @@ class QueryTile {
   static constexpr bool kClampExponent =
       C.mma == ptx::Mma::k8 || (C.type == ptx::Half16::bf16 && C.head_dim != 64);
   static constexpr float kLargestExponent = C.type == ptx::Half16::bf16 ? 80.0F : 15.99F;
-  static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
+  // A maximum that grows by less than 2^kLazy is not worth rescaling O.
+  static constexpr float kLazy = 8;
 
   using Tile = SharedTile<C.head_dim>;
   using BiasTile = SharedTile<C.block_k>;
@@ -83,7 +84,8 @@ class QueryTile {
 
     Kept() = default;
     __device__ __forceinline__ Kept(const QueryTile& tile, int column) {
-      const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);  // a multiple of the chunk
+      // A multiple of the chunk.
+      const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);
       const uint4 x = ptx::load_shared(ptx::shared_address(&info().dropout));
       const core::DropoutStream stream{x.x, x.y, x.z, x.w};
       const core::DropoutColumns columns =

@@ -10,8 +10,8 @@
 //   A thread block owns 128 queries, four pairs of warps, and walks over the keys that they see,
 //   from the last to the first:
 //
-//     barrier, with a vote over P(i)            | the copies of V(i + 1) and K(i + 2) are issued
-//     S(i + 1) = Q K^T                          | O += P(i) V(i), interleaved with P(i + 1) = 2^(S c - m c)
+//     barrier, with a vote over P(i)  | the copies of V(i + 1) and K(i + 2) are issued
+//     S(i + 1) = Q K^T                | O += P(i) V(i), interleaved with P(i + 1) = 2^(S c - m c)
 //
 // Speculation
 //   As in kernel.cuh, but the vote comes before P is used: if a score has outgrown its maximum, the
@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
+#include "cuda/mma/forward/products.cuh"
 #include "cuda/mma/forward/tile_info.cuh"
 
 namespace tessera::cuda::mma::forward {
@@ -41,11 +42,13 @@ class WideQueryTile {
 
  private:
   static_assert(C.pairs && C.m_tiles == 2 && C.stages == 2 && C.variant == Variant::plain);
-  static constexpr int kM = C.m_tiles, kKeys = C.block_k / 2;  // kKeys: of a step, scored by one warp
+  static constexpr int kM = C.m_tiles;
+  static constexpr int kKeys = C.block_k / 2;  // of a step, scored by one warp
   static constexpr int kN = kKeys / 8, kK = C.head_dim / 16, kD = C.head_dim / 16;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e15F : 3e4F;
-  static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
+  // A maximum that grows by less than 2^kLazy is not worth rescaling O.
+  static constexpr float kLazy = 8;
 
   using Tile = SharedTile<C.head_dim>;
   using ProbabilityTile = SharedTile<C.block_k>;
@@ -68,8 +71,8 @@ class WideQueryTile {
   __device__ ProbabilityTile p_tile(int stage) const {
     return {k_tile(4).base + stage * C.probability_bytes()};
   }
-  __device__ std::uint32_t exchange(int part,
-                                    int r) const {  // where the warps of a pair exchange a number of each row
+  // Where the warps of a pair exchange a number of each row.
+  __device__ std::uint32_t exchange(int part, int r) const {
     return p_tile(2).base + static_cast<std::uint32_t>(part * C.block_q() + r) * 4;
   }
   __device__ static TileInfo& info() {
@@ -136,21 +139,7 @@ __device__ __forceinline__ void WideQueryTile<C>::issue_qk(Scores& s, int stage)
     std::uint32_t q[kM][4];
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) ptx::load_matrix(q[mi], Tile::at(q_lane_, mi * 16, k_step));
-#pragma unroll
-    for (int j = 0; j < kN; j += 2) {
-      std::uint32_t k[4];
-      ptx::load_matrix(k, Tile::at(k_base, j * 8, k_step));
-#pragma unroll
-      for (int mi = 0; mi < kM; ++mi) {
-        if (k_step == 0) {
-          ptx::mma_first<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-          ptx::mma_first<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-        } else {
-          ptx::mma<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-          ptx::mma<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-        }
-      }
-    }
+    multiply_keys<C>(s, q, k_base, 0, k_step);
   }
 }
 
@@ -267,8 +256,9 @@ __device__ __forceinline__ void WideQueryTile<C>::walk_keys(bool careful) {
   if ((careful || !a_.speculate) && lane_ == 0) info().failures = -1;
   __syncwarp();
   WholeSteps speculative{0, -1};
-  bool outgrown = false;       // P of the step to be multiplied next is invalid
-  int begin = 0, current = 0;  // of the step that is scored, and of the step before, which is multiplied
+  bool outgrown = false;  // P of the step to be multiplied next is invalid
+  // Of the step that is scored, and of the step before, which is multiplied.
+  int begin = 0, current = 0;
   ptx::commit_copies();
 #pragma unroll 1
   for (int i = -1;; ++i) {

@@ -15,8 +15,8 @@
 namespace tessera::cuda::sm90 {
 
 inline constexpr int kWarpGroup = 128;  // threads
-inline constexpr int kGroupRows = 64;   // rows of an accumulator that a warp group owns: wgmma's m64
-inline constexpr int kTileSlots = 4;    // tiles announced at a time; the loaders say why these are enough
+inline constexpr int kGroupRows = 64;   // rows of a warp group's accumulators: wgmma's m64
+inline constexpr int kTileSlots = 4;    // tiles announced at a time; the loaders say why
 
 inline constexpr int kRowBytes = 128;       // of a panel
 inline constexpr int kChunkBytes = 16;      // what the swizzle moves

@@ -20,15 +20,17 @@ inline constexpr int kMostGroups = 4;  // warp groups that compute
 
 // How a step that no mask cuts turns scores into P.
 enum class Softmax : int {
-  two_buffers,  // speculates; P goes to registers of its own, so that the scores remain if speculation fails
-  shared_registers,  // speculates; P overwrites the scores, which are computed again if speculation fails
-  exact_maximum,     // searches the row maximum in every step
+  // Speculates. P goes to registers of its own, so that the scores remain if speculation fails.
+  two_buffers,
+  // Speculates. P overwrites the scores, which are computed again if speculation fails.
+  shared_registers,
+  // Searches the row maximum in every step.
+  exact_maximum,
 };
 
 struct Config {
-  int qk_dim = 128,
-      v_dim =
-          128;  // 64, 96, 128, 192 (qk_dim) or 256; columns that the problem does not have are loaded as zeros
+  // 64, 96, 128, 192 (qk_dim) or 256. Columns that the problem does not have are loaded as zeros.
+  int qk_dim = 128, v_dim = 128;
   int warp_groups = 2;  // that compute; one more loads
   int block_k = 128;    // keys per step
   int q_stages = 2;     // 2: a tile begins while the tile before it ends
@@ -37,14 +39,13 @@ struct Config {
   bool alternate = true;    // warp groups take turns at the tensor cores
   int store_columns = 128;  // columns of O that are staged in shared memory at a time
   int registers = 240, loader_registers = 24;
-  bool bounded_waits = false;  // for tests: a wait that takes too long ends the kernel with a message
+  bool bounded_waits = false;  // for tests: too long a wait ends the kernel with a message
   ptx::Half16 type = ptx::Half16::bf16;
 
   constexpr int element_bytes() const { return ptx::element_bytes(type); }
   constexpr int panel() const { return panel_columns(element_bytes()); }
-  constexpr int product_depth() const {
-    return kStepBytes / element_bytes();
-  }  // of one wgmma: columns of Q and K
+  // The columns of Q and K that one wgmma multiplies.
+  constexpr int product_depth() const { return kStepBytes / element_bytes(); }
   constexpr int block_q() const { return warp_groups * kGroupRows; }
   constexpr bool overlap_tiles() const { return q_stages == 2; }
   // The parts in which Q is loaded. With one stage, each warp group has a part of its own, which is
@@ -87,8 +88,8 @@ constexpr bool valid(const Config& c) {
   ok = ok && c.registers % 8 == 0 && c.loader_registers % 8 == 0 && c.shared_bytes() <= kSharedBytes;
   ok = ok && c.warp_groups <= kMostGroups && c.block_k <= 256 && c.v_columns() % c.store_columns == 0 &&
        c.store_columns % c.panel() == 0;
-  for (int g = 0; g < c.warp_groups;
-       ++g) {  // a group releases the V of skipped steps late; the other groups must not have to wait for it
+  // A group releases the V of skipped steps late; the other groups must not have to wait for it.
+  for (int g = 0; g < c.warp_groups; ++g) {
     ok = ok && c.most_skipped_above(g) + c.most_skipped_below(g) <= c.v_stages - 1;
   }
   return ok;
@@ -112,7 +113,7 @@ struct Arguments {
   float scale_log2;
   bool speculate;
   TileCounter* counter;       // null: a thread block takes every gridDim.x-th tile
-  int* links;                 // with `counter`: for each tile, the tile that its thread block took before it
+  int* links;                 // with `counter`: the tile that a tile's thread block took before
   unsigned long long launch;  // never 0
   std::uint32_t* report;      // with bounded waits: 4 words that the host can read after a hang
 };

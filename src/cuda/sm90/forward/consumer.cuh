@@ -29,7 +29,8 @@ class Consumer {
   static constexpr float kLargestSum = C.type == ptx::Half16::bf16 ? 1e18F : 3e4F;
   static constexpr float kLeastSum = C.type == ptx::Half16::bf16 ? 1e-18F : 1.0F;
   static constexpr float kNothing = -FLT_MAX;  // the reference of a row that has seen no key yet
-  static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
+  // A maximum that grows by less than 2^kLazy is not worth rescaling O.
+  static constexpr float kLazy = 8;
   static constexpr int kForever = 1 << 30;
 
  public:
@@ -66,7 +67,7 @@ class Consumer {
 
   // For addresses that are seldom needed: they are computed there and do not occupy registers
   // through all steps.
-  __device__ __forceinline__ int kept_lane() const { return ptx::opaque(lane_); }
+  __device__ __forceinline__ int opaque_lane() const { return ptx::opaque(lane_); }
 
   // --- products ---
 
@@ -361,7 +362,8 @@ class Consumer {
   float s_[kWidth / 2];          // scores
   float o_[C.v_dim / 2];         // output, not normalised
   std::uint32_t p_[kTwoBuffers ? 2 : 1][kWidth / 4];
-  float reference_[2], sum_[2];  // of rows lane / 4 and lane / 4 + 8; the sums are over this lane's columns
+  // Of rows lane / 4 and lane / 4 + 8. The sums are over this lane's columns.
+  float reference_[2], sum_[2];
 };
 
 }  // namespace tessera::cuda::sm90::forward

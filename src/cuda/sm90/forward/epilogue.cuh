@@ -4,6 +4,7 @@
 
 #include "cuda/common/features.cuh"
 #include "cuda/common/ptx/math.cuh"
+#include "cuda/sm90/common/rows.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 
@@ -28,7 +29,7 @@ __device__ __forceinline__ void Consumer<C>::finish_rows(Finish& finish) {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Finish& finish) {
-  const int lane = kept_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
+  const int lane = opaque_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
   if (t.lse == nullptr || lane % 4 != 0) return;
   float* const lse = t.lse + row * a_.p.lse.row_stride;
   if (row < t.rows) *lse = finish.lse[0];
@@ -39,11 +40,12 @@ __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Fini
 // fence before the copy would otherwise wait for it.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finish& finish) {
-  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;  // columns at a time
+  // Columns at a time.
+  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;
   const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
-  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, kept_lane());
+  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, opaque_lane());
   std::uint32_t trace = 0;  // stays 0 as long as every output is finite
 #pragma unroll
   for (int part = 0; part < C.v_dim; part += C.store_columns) {
@@ -91,11 +93,7 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
   for (int row = 0; row < rows; ++row) {
     ptx::HalfBits* out =
         a_.p.out.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row) + first_column;
-#pragma unroll 1
-    for (int column = lane_; column < columns; column += 32) {
-      out[column] = ptx::load_shared_half(ptx::shared_address(shared_.out) +
-                                          element_offset(kRows, first + row, column));
-    }
+    store_row<kRows>(out, shared_.out, first + row, columns, lane_);
   }
   __syncwarp();
 }

@@ -75,7 +75,7 @@ class Schedule {
 // What packed sequences are ordered by.
 enum class PackedOrder : int {
   sequences,  // long sequences first, each with all of its tiles
-  tiles,  // tiles with many keys first, whichever their sequence: ends more evenly, but tiles take longer to find
+  tiles,      // tiles with many keys first: ends more evenly, but tiles take longer to find
 };
 
 // What PackedTiles needs to know of a sequence: its queries and keys, and that row i sees no key

@@ -8,7 +8,7 @@ namespace tessera::cuda::sm90::forward {
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::apply_mask(int step) {
   const Tile& t = tile();
-  const int lane = kept_lane();
+  const int lane = opaque_lane();
   const int row = group_ * kGroupRows + warp_ * 16 + lane / 4, column = step * kWidth + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
 // P V may be in flight.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::recompute_scores() {
-  const int lane = kept_lane();
+  const int lane = opaque_lane();
   const std::uint32_t q =
       ptx::shared_address(shared_.q[q_slot()]) + matrix_offset(kRows, group_ * kGroupRows + warp_ * 16, lane);
   const std::uint32_t k = ptx::shared_address(shared_.k[k_.slot()]) +
