@@ -1,6 +1,6 @@
 // The instances of cuda.flash2's backward and of cuda.flash1 in numbers, without their kernels: what builds without CUDA choose
-// from for an assumed GPU. Builds with CUDA take the numbers from the kernels themselves (mma/backward/table.cuh,
-// flash1/instances.cuh), and shapes_test.cpp compares them with these.
+// from for an assumed GPU. Builds with CUDA take the numbers from the kernels themselves (mma/backward/table.h,
+// baselines/flash1/table.cuh), and shapes_test.cpp compares them with these.
 #pragma once
 
 #include <span>

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 
 namespace tessera::cuda::sm90 {
 namespace {

@@ -183,7 +183,7 @@ std::string hopper_forward_details(const core::Problem& p, const registry::Confi
                       c.loader_registers, " registers\nstages: ", c.q_stages, " of Q, ", c.k_stages,
                       " of K, ", c.v_stages, " of V; ", c.store_columns, " columns of O at a time\n",
                       kSoftmax[lazy ? 2 : static_cast<int>(c.softmax)],
-                      c.turns ? ", warp groups in turn\n" : "\n", order);
+                      c.alternate ? ", warp groups in turn\n" : "\n", order);
 }
 
 void hopper_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,

@@ -189,17 +189,17 @@ class Pipeline {
       ++at.count;
     };
     auto check = [&](int found, int expected) { wrong += found != expected; };
-    auto pass = [&](std::size_t to) { wrong += c_.turns && ++turns_[to] > 1; };
+    auto pass = [&](std::size_t to) { wrong += c_.alternate && ++turns_[to] > 1; };
     const std::size_t next = (group + 1) % turns_.size();
-    const Until my_turn{[&] { return !c_.turns || turns_[group] > 0; }};
-    auto begin = [&] { turns_[group] -= c_.turns; };
+    const Until my_turn{[&] { return !c_.alternate || turns_[group] > 0; }};
+    auto begin = [&] { turns_[group] -= c_.alternate; };
     const Until k_full{[&] { return k_[k.slot()].full.complete(k.phase()); }};
     const Until v_full{[&] { return v_[v.slot()].full.complete(v.phase()); }};
     const Until q_full{[&] { return queries(q, g).full.complete(q.phase()); }};
     const Until tile_full{[&] { return tiles_[t.slot()].full.complete(t.phase()); }};
     const Until later{[] { return true; }};
 
-    if (c_.turns && group + 1 == turns_.size()) pass(0);
+    if (c_.alternate && group + 1 == turns_.size()) pass(0);
     bool first = true;
     int last_tag = -1;  // whose P waits for its V
     while (true) {
@@ -298,7 +298,7 @@ class Pipeline {
         release(v_, v);
       }
     }
-    if (c_.turns && group == 0) {
+    if (c_.alternate && group == 0) {
       co_await my_turn;
       begin();
     }
