@@ -36,7 +36,7 @@ int capability_of(const DeviceLimits& limits, Path path) {
 // The limits of the GPU for the code that a problem's kernels are in.
 const DeviceLimits& device_of(const core::Problem& p, Path path) {
   const bool turing = capability_of(device_limits(p.device.index), path) < 80;
-  const Code code = p.dtype == DType::fp32 ? Code::any : turing ? Code::sm75 : Code::sm80;
+  const Code code = p.dtype == DType::fp32 ? Code::any : turing ? Code::sm75 : Code::from80;
   return device_limits(p.device.index, code);
 }
 

@@ -124,7 +124,7 @@ bool hopper_backward_limits(const core::Problem& p, core::Reason reason) {
                        own.capability / 10, ".", own.capability % 10);
   }
   if (!device.failure.empty()) return reason.give(device.failure);
-  if (const DeviceLimits& others = device_limits(p.device.index, Code::sm80); !others.failure.empty())
+  if (const DeviceLimits& others = device_limits(p.device.index, Code::from80); !others.failure.empty())
     return reason.give(others.failure);  // cuda.flash2's, before and after its own
   if (p.q_tokens == 0 || p.k_tokens == 0) return reason.give("needs a query and a key");
   if (!p.has_grad_q || !p.has_grad_k || !p.has_grad_v)
