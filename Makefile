@@ -99,10 +99,11 @@ format: ## put all C, C++ and CUDA sources into the project's format
 	@tools/setup test
 	@tools/format
 
-lint: ## check the format, the layers and the rules of .clang-tidy
+lint: ## check the format, the layers, the links of the documents and the rules of .clang-tidy
 	@tools/setup lint
 	@tools/format --check
 	@tools/check-layers
+	@tools/check-links
 	@cmake --preset release -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null # GCC's are not Clang's
 	@tools/tidy build/lint $(BUILD_JOBS)
 

@@ -19,9 +19,7 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 
 
 def programs():
-    for path in (ROOT / "README.md", ROOT / "docs/python.md", ROOT / "docs/pytorch.md"):
-        if not path.exists():
-            continue
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))):
         text = path.read_text(encoding="utf-8")
         blocks = [(m.group(1), m.group(2), text.count("\n", 0, m.start()) + 1) for m in FENCE.finditer(text)]
         for index, (language, body, line) in enumerate(blocks):

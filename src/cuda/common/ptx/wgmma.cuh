@@ -1,13 +1,13 @@
-// wgmma: matrix products of a warp group (four warps, 64 rows) that run on their own, and the descriptors of their operands
-// in shared memory. sm_90a.
+// wgmma: matrix products of a warp group (four warps, 64 rows) that run on their own, and the
+// descriptors of their operands in shared memory. sm_90a.
 //
-// Accumulators: 16 rows per warp; in each, lane l holds d[4j], d[4j + 1] at row l / 4, columns 8j + 2 (l % 4) + {0, 1}, and
-// d[4j + 2], d[4j + 3] eight rows below: the layout of mma.cuh, so that packed pairs d[8k] ... d[8k + 7] are the A operand of
-// the k-th sixteen columns.
+// Accumulators: 16 rows per warp; in each, lane l holds d[4j], d[4j + 1] at row l / 4, columns 8j +
+// 2 (l % 4) + {0, 1}, and d[4j + 2], d[4j + 3] eight rows below: the layout of mma.cuh, so that
+// packed pairs d[8k] ... d[8k + 7] are the A operand of the k-th sixteen columns.
 //
-// Rules (PTX ISA: wgmma): wgmma_fence before the first product and after any ordinary write to its registers; then products,
-// wgmma_commit, wgmma_wait, and in between nothing may touch what is in flight. `pin` after a wait keeps the compiler from
-// moving uses of the registers above it.
+// Rules (PTX ISA: wgmma): wgmma_fence before the first product and after any ordinary write to its
+// registers; then products, wgmma_commit, wgmma_wait, and in between nothing may touch what is in
+// flight. `pin` after a wait keeps the compiler from moving uses of the registers above it.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +73,9 @@ struct Wgmma;
 #define TESSERA_BIND_64(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48)
 #define TESSERA_BIND_128(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48), TESSERA_BIND_16(k, 64), TESSERA_BIND_16(k, 80), TESSERA_BIND_16(k, 96), TESSERA_BIND_16(k, 112)
 
-// A and B in shared memory; d = A B (shared_first) or d += A B (shared). A has the contraction contiguous, B too or (ByRows) its
-// columns. A in registers, B in shared memory with its columns contiguous: registers_first and registers, likewise.
+// A and B in shared memory; d = A B (shared_first) or d += A B (shared). A has the contraction
+// contiguous, B too or (ByRows) its columns. A in registers, B in shared memory with its columns
+// contiguous: registers_first and registers, likewise.
 #define TESSERA_WGMMA(COLUMNS, TYPE, NAME, REGISTERS, R0, R1, R2, R3, R4)                                             \
   template <>                                                                                                         \
   struct Wgmma<COLUMNS, Half16::TYPE> {                                                                               \

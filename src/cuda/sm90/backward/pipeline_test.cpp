@@ -1,7 +1,7 @@
-// The protocol of the Hopper backward kernel, played on the host: every wait, arrival and turn of loader.cuh,
-// consumer.cuh and epilogue.cuh in the same order, warp by warp, by actors that run in random order. Nobody waits
-// for ever, and nobody reads a stage that holds something else, neither when a product is issued nor when it is waited for. Without
-// one of the waits the model sees that.
+// The protocol of the Hopper backward kernel, played on the host: every wait, arrival and turn of
+// loader.cuh, consumer.cuh and epilogue.cuh in the same order, warp by warp, by actors that run in
+// random order. Nobody waits for ever, and nobody reads a stage that holds something else, neither
+// when a product is issued nor when it is waited for. Without one of the waits the model sees that.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 namespace {
 
 // The loading thread or a computing warp. It gives way at every wait.
@@ -79,7 +79,8 @@ enum class Without {
   products_before_q_empty
 };
 
-// A tile of keys: `steps` of each of `heads` query heads see it. Careful: its steps clear what is not finite from Q and dO.
+// A tile of keys: `steps` of each of `heads` query heads see it. Careful: its steps clear what is
+// not finite from Q and dO.
 struct Job {
   int heads, steps;
   bool careful;
@@ -301,4 +302,4 @@ TEST(HopperBackwardPipeline, EveryWaitIsNeeded) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

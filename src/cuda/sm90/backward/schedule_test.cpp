@@ -9,7 +9,7 @@
 #include "core/band.h"
 #include "cuda/sm90/backward/table.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 namespace {
 
 struct MaskCase {
@@ -46,9 +46,9 @@ struct Seen {
   }
 };
 
-// Every tile of keys of a sequence. Counts how many tiles nobody sees, and how many steps are whole.
-void check_tiles(const BackwardConfig& c, const Seen& seen, int q_length, int k_length, int& unseen,
-                 int& whole) {
+// Every tile of keys of a sequence. Counts how many tiles nobody sees, and how many steps are
+// whole.
+void check_tiles(const Config& c, const Seen& seen, int q_length, int k_length, int& unseen, int& whole) {
   for (int key = 0; key < k_length; key += c.block_k()) {
     const TileQueries t = tile_queries(seen.diagonals, key, q_length, k_length, c.block_q, c.block_k());
     ASSERT_EQ(t.keys, k_length - key);
@@ -88,7 +88,7 @@ void check_tiles(const BackwardConfig& c, const Seen& seen, int q_length, int k_
 }
 
 TEST(HopperBackwardTiles, EveryPairIsSeenExactlyWhereTheMaskSaysSo) {
-  for (const BackwardConfig& c : kBackwardConfigs<ptx::Half16::bf16>) {
+  for (const Config& c : kConfigs<ptx::Half16::bf16>) {
     if (c.dropout) continue;  // cut as without
     int unseen = 0, whole = 0;
     for (const MaskCase& mask : kMasks) {
@@ -118,7 +118,7 @@ TEST(HopperBackwardTiles, EveryPairIsSeenExactlyWhereTheMaskSaysSo) {
 // Bounds that fall on, before and behind every edge of a step and of a tile.
 TEST(HopperBackwardTiles, EveryBound) {
   constexpr int kQueries = 300, kKeys = 270;
-  for (const BackwardConfig& c : kBackwardConfigs<ptx::Half16::bf16>) {
+  for (const Config& c : kConfigs<ptx::Half16::bf16>) {
     if (c.dropout) continue;
     int unseen = 0, whole = 0;
     for (int bound = 0; bound < 260; ++bound) {
@@ -157,4 +157,4 @@ TEST(HopperBackwardTiles, TheLongestSequences) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward
