@@ -1,7 +1,8 @@
 // How kernels are compiled from tables of configs.
 //
-// A config is a structure of named numbers; a kernel is a template over one of them. nvcc 13 writes a wrong host stub for a
-// kernel template whose argument is such a structure, but not where the structure is part of a type: hence Use.
+// A config is a structure of named numbers; a kernel is a template over one of them. nvcc 13 writes
+// a wrong host stub for a kernel template whose argument is such a structure, but not where the
+// structure is part of a type: hence Use.
 #pragma once
 
 #include <array>

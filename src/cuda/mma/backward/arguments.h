@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cuda/common/backward_call.h"
+#include "cuda/common/engine.h"
 #include "cuda/common/features.h"
 
 namespace tessera::cuda::mma::backward {
@@ -39,20 +40,17 @@ struct Family {
   Kernel finish_hopper = nullptr;
 };
 
-// What the instance files compile.
-template <int HeadDim>
-Table table_fp16();
-template <int HeadDim>
-Table table_bf16();
-template <int HeadDim>
-Table table_sm75();
+// What the instance files compile: the tables of each head_dim (table.cuh), and all of a type
+// (family.cuh).
+template <Engine E, int HeadDim>
+Table table();
 Family family_fp16();
 Family family_bf16();
 Family family_sm75();
 
 }  // namespace tessera::cuda::mma::backward
 
-// The names that the host code of this folder still uses.
+// The names that the host code still uses.
 namespace tessera::cuda::flash2 {
 
 using cuda::kFinishThreads, cuda::kPrepareThreads, cuda::kQueryBlock, cuda::kTurnsPerBlock, cuda::QueryBlocks;

@@ -1,15 +1,7 @@
-// Instances of cuda.flash2 backward: fp16, head_dim up to 64.
 #include "cuda/mma/backward/table.cuh"
 
 namespace tessera::cuda::mma::backward {
 
-template <>
-Table table_fp16<64>() {
-  constexpr Engine E = Engine::sm80_fp16;
-  static constexpr Instance kKeys[] = {kKeys64<E, Variant::plain>, kKeys64<E, Variant::featured>,
-                                       kKeys64<E, Variant::dropout>};
-  static constexpr Instance kQueries[] = {kQueries64<E, Variant::dropout>};
-  return {kKeys, kQueries};
-}
+template Table table<Engine::sm80_fp16, 64>();
 
 }  // namespace tessera::cuda::mma::backward

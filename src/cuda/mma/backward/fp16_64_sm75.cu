@@ -1,14 +1,7 @@
-// Instances of cuda.flash2_sm75 backward: head_dim up to 64.
 #include "cuda/mma/backward/table.cuh"
 
 namespace tessera::cuda::mma::backward {
 
-template <>
-Table table_sm75<64>() {
-  static constexpr Instance kKeys[] = {kTuringKeys64<Variant::plain>, kTuringKeys64<Variant::dropout>};
-  static constexpr Instance kQueries[] = {kTuringQueries64<Variant::plain>,
-                                          kTuringQueries64<Variant::dropout>};
-  return {kKeys, kQueries};
-}
+template Table table<Engine::sm75_fp16, 64>();
 
 }  // namespace tessera::cuda::mma::backward

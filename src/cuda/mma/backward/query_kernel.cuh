@@ -319,15 +319,16 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
   work.store(warp_row);
 }
 
-template <QueriesConfig C>
-constexpr Instance queries_kernel() {
-  return {&backward_queries<Use<C>>,
-          C.head_dim,
-          C.variant,
-          C.block_q(),
-          C.block_k,
-          C.threads(),
-          C.tile_bytes() + static_cast<int>(sizeof(QueryTile))};
-}
+// The instance of a config, for instances().
+inline constexpr auto kQueriesInstance = []<typename Config>(Config) {
+  constexpr QueriesConfig C = Config::value;
+  return Instance{.kernel = &backward_queries<Config>,
+                  .head_dim = C.head_dim,
+                  .variant = C.variant,
+                  .block_q = C.block_q(),
+                  .block_k = C.block_k,
+                  .threads = C.threads(),
+                  .shared_memory = C.tile_bytes() + static_cast<int>(sizeof(QueryTile))};
+};
 
 }  // namespace tessera::cuda::mma::backward
