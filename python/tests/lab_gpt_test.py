@@ -98,7 +98,7 @@ def test_a_checkpoint_of_another_run_is_refused(text_folder, trained, tmp_path):
     assert lab(*command(text_folder, out, "--attention", "standard", "--steps", 2)) == 0
     assert lab(*command(text_folder, out, "--attention", "standard", "--steps", 3, "--resume")) == 1
     (row,) = rows_of(out, status="failed")
-    assert "steps 2, asked for is 3" in row["reason"]
+    assert "its steps is 2, this run has 3" in row["reason"]
 
 
 def test_a_trained_model_writes(trained, capsys):

@@ -10,7 +10,7 @@ from lab_support import lab, needs_command
 
 from tessera.lab import cli, corpus, machine, memory
 from tessera.lab.errors import UsageError
-from tessera.lab.rows import FIELDS, LAB_FIELDS, Results, timing_fields
+from tessera.lab.rows import FIELDS, TABLE, Results, timing_fields
 
 STAMP = {"commit": "c", "scale": "quick", "version": "0", "machine": "M", "gpu": None, "device": "cpu", "torch": "2"}
 
@@ -24,16 +24,16 @@ def fields(sequence, **more):
 
 
 @needs_command
-def test_rows_have_every_field_of_the_lab():
-    """As `tessera bench` writes them, and the stamp of `tessera lab` (lab/measure/results.h)."""
+def test_rows_have_the_fields_of_tessera_bench():
     command = [*machine.tessera_command(), "bench", "--seq", "16", "--repetitions", "1", "--json", "-"]
     lines = [line for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines() if line[:1] == "{"]
     theirs = json.loads(lines[0])
-    assert list(theirs) == [field for field in LAB_FIELDS if field not in ("schema", "commit", "experiment", "date", "scale")]
-    for field, empty in LAB_FIELDS.items():
-        if field in theirs and empty is not None and theirs[field] is not None:
-            number = isinstance(empty, (int, float)) and not isinstance(empty, bool)
-            assert isinstance(theirs[field], (int, float) if number else type(empty)), field
+    both = [field for field in TABLE if "bench" in field.get("programs", ["bench"])]
+    assert list(theirs) == [field["name"] for field in both]
+    kinds = {"integer": int, "number": (int, float), "text": str, "switch": bool}
+    for field in both:
+        value = theirs[field["name"]]
+        assert value is None or isinstance(value, kinds[field["type"]]), field["name"]
 
 
 def test_rows_are_kept_and_found_again(tmp_path):
@@ -79,7 +79,7 @@ def test_what_may_not_share_a_directory(tmp_path):
     with pytest.raises(UsageError, match="--resume"):
         open_results(tmp_path)
     open_results(tmp_path, "gpt").close()  # another experiment of the same run may
-    with pytest.raises(UsageError, match='"machine" is'):
+    with pytest.raises(UsageError, match="field 'machine' is"):
         open_results(tmp_path, resume=True, machine="another")
     row = json.loads((tmp_path / "results.jsonl").read_text()) | {"experiment": "sequence"}
     (tmp_path / "results.jsonl").write_text(json.dumps(row) + "\n")

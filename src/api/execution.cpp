@@ -13,13 +13,13 @@
 namespace tessera::api {
 namespace {
 
-using registry::kWorkspaceAlignment;
+using core::kWorkspaceAlignment;
 
 constexpr int kMaxThreads = 4096;
 
 // Host memory from the C++ runtime, aligned here and not there: with glibc's aligned allocation (2.36) every call of
 // some sizes found its pages anew, plain blocks up to 32 MiB are the same pages again from the second or third call
-// on (docs/kernels/cpu.md).
+// on (docs/notebook/cpu.md).
 class SystemAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, void* /*stream*/) override {

@@ -1,5 +1,5 @@
-// What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a kernel can be chosen for an
-// assumed GPU. Nothing of it is ever launched: `launch` throws.
+// What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a
+// kernel can be chosen for an assumed GPU. Nothing of it is ever launched: `launch` throws.
 #include "core/base/immortal.h"
 #include "cuda/baselines/delta.h"
 #include "cuda/baselines/minimal/launch.h"

@@ -5,7 +5,7 @@
 - `new_dropout_state`: the {seed, offset} that `attention` otherwise draws for itself.
 - `mask_key`: names a block mask for graphs that are run in another process than the one that traced them.
 
-docs/pytorch.md is the guide.
+docs/guides/pytorch.md is the guide.
 """
 
 from tessera.torch._attention import attention, new_dropout_state

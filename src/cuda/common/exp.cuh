@@ -1,7 +1,7 @@
 // The exponential of a softmax.
 #pragma once
 
-#include "cuda/common/features.cuh"
+#include "cuda/common/features.h"
 #include "cuda/common/ptx/math.cuh"
 
 namespace tessera::cuda {

@@ -1,19 +1,21 @@
-// cuda.flash1, backward: FlashAttention's algorithm 4, keys outside.
+// cuda.flash1 backward: algorithm 4 of the FlashAttention paper, with keys in the outer loop.
 //
 //   for each block of keys:               load K and V to shared memory; dK = dV = 0, in registers
 //     for each query head of the group, for each tile of queries that sees the block:
 //       load Q, dO, LSE, delta  ->  issue_qk, issue_dp -> finish_score -> apply_mask -> P, dS
-//       dV += P^T dO,  dK += dS^T Q,  dQ += dS K: dQ is read and written in global memory
+//       dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //     store dK and dV
 //
-// One thread block per key/value head of one sequence, so that every sum has one owner: no atomics, and the same bits
-// always. dQ lives in global memory in fp32 (the original's dq_tmp) until all blocks are done; a thread reads what it
-// wrote itself.
+// Parallelism
+//   One thread block per key/value head of a sequence, so that every sum has one owner: there are
+//   no atomics, and results are bitwise reproducible. dQ lives in global memory in fp32 (the
+//   original's dq_tmp) until all blocks are done; a thread reads only what it has written itself. P
+//   and dS pass through shared memory in the type of the tensors: a warp computes 16 rows by a part
+//   of the keys, and then sums 16 keys (or queries) by a part of the columns.
 //
-// P and dS pass through shared memory, in the type of the tensors: a warp computes 16 rows by a part of the keys and then
-// sums 16 keys (or queries) by a part of the columns.
-//
-// Traffic: K, V read and dK, dV written once; Q, dO, LSE and delta read, and dQ read and written, once per block of keys.
+// Traffic
+//   K and V read, and dK and dV written, once. Per block of keys, Q, dO, LSE and delta are read,
+//   and dQ is read and written.
 #pragma once
 
 #include "core/online_softmax.h"
@@ -29,21 +31,20 @@ struct BackwardConfig {
   int head_dim = 64;
   int block = 64;  // queries and keys
   int splits = 2;  // warps that share 16 rows
-  int stages = 2;  // tiles of Q and dO: with two the next is copied while this one is worked on
+  int stages = 2;  // tiles of Q and dO: with two, the next is copied during this one
 
   constexpr int groups() const { return block / 16; }  // of rows
   constexpr int threads() const { return groups() * splits * 32; }
   constexpr int columns() const { return head_dim / splits; }  // of a warp's sums
-  constexpr int keys() const {
-    return block / splits < 16 ? 16 : block / splits;
-  }  // of its scores; some have none
+  // Of a warp's scores; with few keys some warps have none.
+  constexpr int keys() const { return block / splits < 16 ? 16 : block / splits; }
   constexpr int score_width() const { return is_fp32(engine) ? block : 64; }
 };
 
 template <BackwardConfig C>
 struct BackwardShared {
-  using Rows = Tile<C.engine, C.head_dim>;
-  using Scores = Tile<C.engine, C.score_width()>;
+  using Rows = EngineTile<C.engine, C.head_dim>;
+  using Scores = EngineTile<C.engine, C.score_width()>;
   static constexpr int kK = 0;
   static constexpr int kV = kK + Rows::bytes(C.block);
   static constexpr int kQ = kV + Rows::bytes(C.block);
@@ -54,10 +55,11 @@ struct BackwardShared {
   static constexpr int kBytes = kOptions + static_cast<int>(sizeof(Options));
 };
 
-// Which gradient: of the products, or of the scores that the bias was added to, behind the softcap.
+// The gradient that is computed: that of the products, or that of the scores to which the bias was
+// added, which lies behind the softcap.
 enum class Gradient : int { products, scores };
 
-// The products of two rows of queries become P (in `s`) and dS (in `dp`).
+// Turns the products of two rows of queries into P (in `s`) and dS (in `dp`).
 template <BackwardConfig C, Gradient Of, int N>
 __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4], const Options& options,
                                               const Step& step, int row, int key, bool masked,
@@ -69,7 +71,7 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
   for (int h = 0; h < 2; ++h) {
     const int i = row + lane / 4 + 8 * h;
     const Seen seen = step.seen(i);
-    const bool exists = lse[h] != core::kMinusInfinity<float>;  // else the row saw nothing
+    const bool exists = lse[h] != core::kMinusInfinity<float>;  // otherwise the row saw no key
     std::uint32_t kept = ~0U;
     if constexpr (V == Variant::featured) {
       if (options.dropout) kept = kept_bits<N>(options, i, key, lane % 4);
@@ -82,7 +84,8 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
       const bool keep = kept >> e & 1;
       float derivative;
       const float finished = finish_score<E, V>(options, score, i, j, visible, derivative);
-      if (V == Variant::featured && finished == core::kMinusInfinity<float>) visible = false;  // by its bias
+      if (V == Variant::featured && finished == core::kMinusInfinity<float>)
+        visible = false;  // hidden by its bias
       const float p = exp_difference(finished, lse[h]);
       if constexpr (V == Variant::featured) {
         grad = keep ? grad * options.keep_scale : 0;
@@ -96,7 +99,7 @@ __device__ __forceinline__ void differentiate(float (&s)[N][4], float (&dp)[N][4
   }
 }
 
-// Stores sums of 16 rows, times `factor`, of which rows [0, count) exist.
+// Stores the sums of 16 rows, times `factor`. Rows [0, count) exist.
 template <BackwardConfig C, int N>
 __device__ __forceinline__ void store_sums(const core::View& view, std::int64_t batch, int head,
                                            std::int64_t first_row, int count, int column, int columns,
@@ -115,7 +118,7 @@ __device__ __forceinline__ void store_sums(const core::View& view, std::int64_t 
   }
 }
 
-// The loops of one key/value head of one sequence: what a thread block does.
+// The work of a thread block: the loops over one key/value head of a sequence.
 template <BackwardConfig C>
 class Backward {
   static constexpr Engine E = C.engine;
@@ -134,7 +137,11 @@ class Backward {
         options(*reinterpret_cast<Options*>(memory + Shared::kOptions)),
         sequence(static_cast<int>(blockIdx.x / static_cast<unsigned>(p.kv_heads))),
         kv_head(static_cast<int>(blockIdx.x % static_cast<unsigned>(p.kv_heads))),
-        q_length(static_cast<int>(sequence_of().q_length)) {}
+        q_length(static_cast<int>(sequence_of().q_length)),
+        lane(lane_index()),
+        group(warp_index() % C.groups()),
+        split(warp_index() / C.groups()),
+        column(split * C.columns()) {}
 
   __device__ __forceinline__ void run() const {
     if (p.has_grad_q) clear_grad_q();
@@ -149,15 +156,13 @@ class Backward {
     float lse[2], delta[2];
   };
 
-  // Both are derived again wherever they are needed: kept, they would cost the main loop twenty registers.
+  // Both are derived wherever they are needed: kept, they would cost the main loop twenty
+  // registers.
   __device__ __forceinline__ int first_head() const {
-    return static_cast<int>(ptx::kept(static_cast<std::uint32_t>(kv_head))) * static_cast<int>(p.group());
+    return ptx::opaque(kv_head) * static_cast<int>(p.group());
   }
   __device__ __forceinline__ core::Sequence sequence_of() const { return core::sequence(p, sequence); }
 
-  __device__ __forceinline__ int group() const { return warp_index() % C.groups(); }
-  __device__ __forceinline__ int split() const { return warp_index() / C.groups(); }
-  __device__ __forceinline__ int column() const { return split() * C.columns(); }
   __device__ __forceinline__ std::int64_t first_row(int head) const {
     return (static_cast<std::int64_t>(sequence) * p.q_heads + head) * p.q_length;
   }
@@ -166,16 +171,14 @@ class Backward {
 
   // The place of fragment n in row i of a head.
   __device__ __forceinline__ float2* grad_q_at(int head, int i, int n) const {
-    return reinterpret_cast<float2*>(a.sums + (first_row(head) + i) * D + column() + 8 * n +
-                                     lane_index() % 4 * 2);
+    return reinterpret_cast<float2*>(a.sums + (first_row(head) + i) * D + column + 8 * n + lane % 4 * 2);
   }
 
   // visit(head, i) for the rows of all heads that this thread reads and writes.
   template <typename Visit>
   __device__ __forceinline__ void for_each_grad_q_row(Visit&& visit) const {
     for (int head = first_head(), end = head + static_cast<int>(p.group()); head < end; ++head) {
-      for (int i = group() * 16 + lane_index() / 4; i < q_length; i += i % 16 < 8 ? 8 : kBlock - 8)
-        visit(head, i);
+      for (int i = group * 16 + lane / 4; i < q_length; i += i % 16 < 8 ? 8 : kBlock - 8) visit(head, i);
     }
   }
 
@@ -190,7 +193,7 @@ class Backward {
   __device__ __forceinline__ void load_grad_q(Sums& grad_q, const Step& step, int head, bool adds) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = step.begin + group() * 16 + lane_index() / 4 + 8 * h;
+      const int i = step.begin + group * 16 + lane / 4 + 8 * h;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         float2 before{};
@@ -203,7 +206,7 @@ class Backward {
   __device__ __forceinline__ void put_grad_q(const Sums& grad_q, const Step& step, int head) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = step.begin + group() * 16 + lane_index() / 4 + 8 * h;
+      const int i = step.begin + group * 16 + lane / 4 + 8 * h;
       if (i < step.first || i >= step.last) continue;
 #pragma unroll
       for (int n = 0; n < N; ++n) *grad_q_at(head, i, n) = {grad_q[n][2 * h], grad_q[n][2 * h + 1]};
@@ -218,7 +221,7 @@ class Backward {
       auto* to = p.grad_q.row<Element<E>>(s.tensor_batch, head, s.q_begin + i);
       for (int n = 0; n < N; ++n) {
         const float2 x = *grad_q_at(head, i, n);
-        const int c = column() + 8 * n + lane_index() % 4 * 2;
+        const int c = column + 8 * n + lane % 4 * 2;
         if (c < p.qk_dim) to[c] = to_element<E>(x.x * scale);
         if (c + 1 < p.qk_dim) to[c + 1] = to_element<E>(x.y * scale);
       }
@@ -247,7 +250,7 @@ class Backward {
                                             begin, q_length);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = begin + group() * 16 + lane_index() / 4 + 8 * h;
+      const int i = begin + group * 16 + lane / 4 + 8 * h;
       const bool live = i < q_length;
       next.lse[h] =
           live ? *p.lse.row<const float>(s.tensor_batch, head, s.q_begin + i) : core::kMinusInfinity<float>;
@@ -261,7 +264,7 @@ class Backward {
     {
       const core::Sequence s = sequence_of();
       step.band = core::diagonals(s.band);
-      __syncthreads();  // nobody reads the block before any more
+      __syncthreads();  // no thread reads the block before any more
       load_keys(step, s);
     }
     finish_copies<E>();
@@ -274,13 +277,13 @@ class Backward {
       walk_queries(step, head, keys_non_finite, grad_k, grad_v);
 
     const core::Sequence s = sequence_of();
-    const int key = step.key_begin + group() * 16, count = step.key_end - key;
+    const int key = step.key_begin + group * 16, count = step.key_end - key;
     if (p.has_grad_k) {
-      store_sums<C>(p.grad_k, s.tensor_batch, kv_head, s.k_begin + key, count, column(),
+      store_sums<C>(p.grad_k, s.tensor_batch, kv_head, s.k_begin + key, count, column,
                     static_cast<int>(p.qk_dim), grad_k, static_cast<float>(p.scale));
     }
     if (p.has_grad_v) {
-      store_sums<C>(p.grad_v, s.tensor_batch, kv_head, s.k_begin + key, count, column(),
+      store_sums<C>(p.grad_v, s.tensor_batch, kv_head, s.k_begin + key, count, column,
                     static_cast<int>(p.v_dim), grad_v, 1);
     }
   }
@@ -319,12 +322,13 @@ class Backward {
                                            bool keys_non_finite, Sums& grad_k, Sums& grad_v) const {
     const unsigned char* const q = shared + Shared::kQ + stage * Rows::bytes(kBlock);
     const unsigned char* const grad_out = shared + Shared::kGradOut + stage * Rows::bytes(kBlock);
-    if (split() * kKeys < kBlock) share_scores(step, q, grad_out, own);
-    // dQ comes while dV and dK are summed.
-    const bool adds = p.has_grad_q && step.any(step.begin + group() * 16, 16, step.key_begin, kBlock);
+    if (split * kKeys < kBlock) share_scores(step, q, grad_out, own);
+    // dQ is loaded while dV and dK are summed.
+    const bool adds = p.has_grad_q && step.any(step.begin + group * 16, 16, step.key_begin, kBlock);
     Sums grad_q;
     load_grad_q(grad_q, step, head, adds);
-    // P and dS are 0 at masked pairs, and where a bias hides the key: there 0 must not meet a non-finite value.
+    // P and dS are 0 for masked pairs and where a bias hides the key. There the 0 must not meet a
+    // non-finite value.
     bool careful = false;
     const bool hides = V == Variant::featured && options.bias != nullptr;
     if (hides || !step.all(step.begin, kBlock, step.key_begin, kBlock)) {
@@ -332,13 +336,13 @@ class Backward {
                 finds_non_finite<E, D, C.threads()>(grad_out, kBlock);
     }
     careful = __syncthreads_or(careful) != 0;
-    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_v, shared + Shared::kP, group() * 16, 0, grad_out,
-                                                      column(), careful);
-    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_k, shared + Shared::kGradScores, group() * 16, 0,
-                                                      q, column(), careful);
+    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_v, shared + Shared::kP, group * 16, 0, grad_out,
+                                                      column, careful);
+    multiply_scores<E, Layout::columns, W, D, kBlock>(grad_k, shared + Shared::kGradScores, group * 16, 0, q,
+                                                      column, careful);
     if (adds) {
-      multiply_scores<E, Layout::rows, W, D, kBlock>(grad_q, shared + Shared::kGradScores, group() * 16, 0,
-                                                     shared + Shared::kK, column(), careful);
+      multiply_scores<E, Layout::rows, W, D, kBlock>(grad_q, shared + Shared::kGradScores, group * 16, 0,
+                                                     shared + Shared::kK, column, careful);
       put_grad_q(grad_q, step, head);
     }
   }
@@ -346,16 +350,17 @@ class Backward {
   // P and dS of this warp's 16 rows and its part of the keys, to shared memory.
   __device__ __forceinline__ void share_scores(const Step& step, const unsigned char* q,
                                                const unsigned char* grad_out, const Statistics& own) const {
-    const int row = step.begin + group() * 16, key = step.key_begin + split() * kKeys;
+    const int row = step.begin + group * 16, key = step.key_begin + split * kKeys;
     float s[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
     if (step.any(row, 16, key, kKeys)) {
-      multiply_rows<E, D>(s, q, group() * 16, shared + Shared::kK, split() * kKeys);          // issue_qk
-      multiply_rows<E, D>(dp, grad_out, group() * 16, shared + Shared::kV, split() * kKeys);  // issue_dp
+      // issue_qk, issue_dp
+      multiply_rows<E, D>(s, q, group * 16, shared + Shared::kK, split * kKeys);
+      multiply_rows<E, D>(dp, grad_out, group * 16, shared + Shared::kV, split * kKeys);
       differentiate<C, Gradient::products>(s, dp, options, step, row, key, !step.all(row, 16, key, kKeys),
                                            own.lse, own.delta);
     }
-    store_scores<E, W>(shared + Shared::kP, group() * 16, split() * kKeys, s);
-    store_scores<E, W>(shared + Shared::kGradScores, group() * 16, split() * kKeys, dp);
+    store_scores<E, W>(shared + Shared::kP, group * 16, split * kKeys, s);
+    store_scores<E, W>(shared + Shared::kGradScores, group * 16, split * kKeys, dp);
   }
 
   const Arguments& a;
@@ -363,6 +368,10 @@ class Backward {
   unsigned char* const shared;
   Options& options;
   const int sequence, kv_head, q_length;
+  const int lane;
+  const int group;   // which 16 rows of a tile are this warp's,
+  const int split;   // and which part of the keys and columns
+  const int column;  // the first of its columns
 };
 
 template <typename Used>

@@ -1,4 +1,5 @@
-// cuda.flash1 in fp16 for compute capability 7.5: m16n8k8, no asynchronous copies, 64 KiB of shared memory.
+// cuda.flash1 in fp16 for compute capability 7.5: m16n8k8, no asynchronous copies, 64 KiB of shared
+// memory.
 #include "cuda/baselines/flash1/table.cuh"
 
 namespace tessera::cuda::flash1 {

@@ -1,4 +1,5 @@
-// Which kernels of cuda.flash1 are compiled: the tiles of an engine at a head_dim. Each .cu file compiles those of one engine.
+// Which kernels of cuda.flash1 are compiled: the tiles of an engine at a head_dim. Each .cu file
+// compiles those of one engine.
 #pragma once
 
 #include <array>
@@ -11,7 +12,7 @@ namespace tessera::cuda::flash1 {
 
 constexpr bool on_sm80(Engine engine) { return engine == Engine::sm80_fp16 || engine == Engine::sm80_bf16; }
 
-// Rows and columns of a tile in both backward kernels; 0: there are none, shared memory is too small.
+// Queries and keys of a tile in both backward kernels. 0: none, because shared memory is too small.
 constexpr int backward_block(Engine engine, int dim) {
   if (engine == Engine::fp32) return 32;
   if (engine == Engine::sm75_fp16) return dim == 64 ? 64 : dim == 128 ? 32 : 0;

@@ -11,9 +11,6 @@
 
 namespace tessera::cuda::ptx {
 
-// The former name of opaque.
-__device__ __forceinline__ std::uint32_t kept(std::uint32_t x) { return opaque(x); }
-
 // 2^x, at most 2 ULP off; results below 2^-126 are 0. PTX ISA: ex2.
 __device__ __forceinline__ float exp2(float x) {
   float y;

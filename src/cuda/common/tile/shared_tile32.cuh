@@ -39,9 +39,6 @@ struct SharedTile32 {
 
 using ptx::load_float, ptx::load_float2, ptx::store_pair;
 
-// The former name of ptx::opaque.
-__device__ __forceinline__ std::uint32_t here(std::uint32_t address) { return ptx::opaque(address); }
-
 __device__ __forceinline__ float4 load_float4(std::uint32_t from) {
   const uint4 x = ptx::load_shared(from);
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};

@@ -4,7 +4,6 @@
 #include <span>
 
 #include "cuda/common/backward_call.h"
-#include "cuda/common/engine.h"
 #include "cuda/common/features.h"
 
 namespace tessera::cuda::mma::backward {
@@ -40,26 +39,15 @@ struct Family {
   Kernel finish_hopper = nullptr;
 };
 
-// What the instance files compile: the tables of each head_dim (table.cuh), and all of a type
-// (family.cuh).
-template <Engine E, int HeadDim>
-Table table();
+// What the instance files compile.
+template <int HeadDim>
+Table table_fp16();
+template <int HeadDim>
+Table table_bf16();
+template <int HeadDim>
+Table table_sm75();
 Family family_fp16();
 Family family_bf16();
 Family family_sm75();
 
 }  // namespace tessera::cuda::mma::backward
-
-// The names that the host code still uses.
-namespace tessera::cuda::flash2 {
-
-using cuda::kFinishThreads, cuda::kPrepareThreads, cuda::kQueryBlock, cuda::kTurnsPerBlock, cuda::QueryBlocks;
-using BackwardArguments = BackwardCall;
-using BackwardFamily = mma::backward::Family;
-using BackwardKernel = mma::backward::Instance;
-using BackwardTable = mma::backward::Table;
-inline BackwardFamily backward_family_fp16() { return mma::backward::family_fp16(); }
-inline BackwardFamily backward_family_bf16() { return mma::backward::family_bf16(); }
-inline BackwardFamily backward_family_sm75() { return mma::backward::family_sm75(); }
-
-}  // namespace tessera::cuda::flash2

@@ -8,6 +8,7 @@
 // sequence and head.
 #pragma once
 
+#include "cuda/common/instances.h"
 #include "cuda/mma/backward/query_kernel.cuh"
 
 namespace tessera::cuda::mma::backward {

@@ -1,7 +1,15 @@
-#include "cuda/mma/backward/table.cuh"
+// Instances of cuda.flash2 backward: fp16, head_dim up to 128.
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
 namespace tessera::cuda::mma::backward {
 
-template Table table<Engine::sm80_fp16, 128>();
+template <>
+Table table_fp16<128>() {
+  static constexpr auto kKeys = instances<kKeys128<Engine::sm80_fp16>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kQueries128<Engine::sm80_fp16>>(kQueriesInstance);
+  return {kKeys, kQueries};
+}
 
 }  // namespace tessera::cuda::mma::backward

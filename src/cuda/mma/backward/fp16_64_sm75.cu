@@ -1,7 +1,15 @@
-#include "cuda/mma/backward/table.cuh"
+// Instances of cuda.flash2 backward for Turing: fp16, head_dim up to 64.
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
 namespace tessera::cuda::mma::backward {
 
-template Table table<Engine::sm75_fp16, 64>();
+template <>
+Table table_sm75<64>() {
+  static constexpr auto kKeys = instances<kTuringKeys<64>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kTuringQueries64>(kQueriesInstance);
+  return {kKeys, kQueries};
+}
 
 }  // namespace tessera::cuda::mma::backward

@@ -1,5 +1,5 @@
-// Which backward kernels are compiled, per head_dim in the order of preference. A call takes the first
-// that supports it and fits the GPU's shared memory.
+// Which backward kernels are compiled. An instance file compiles those of one element type and one
+// head_dim.
 #pragma once
 
 #include <array>
@@ -8,113 +8,103 @@
 
 namespace tessera::cuda::mma::backward {
 
-template <typename Config>
-constexpr Config with(Config c, Variant variant) {
-  c.variant = variant;
+// Tiles of keys, from sm_80 on. At head_dim 64 two thread blocks share a multiprocessor. At 128 the
+// kernel takes 161 KB of shared memory, which 8.6 and 8.9 do not have, and at 256 it takes 209 KB
+// (9.0) or 145 KB (8.0). The small kernels, which come last, take less (69 KB at 256). They have two
+// variants, the second of which supports features with and without dropout.
+template <Engine E>
+inline constexpr std::array kKeys64 = {
+    KeysConfig{.engine = E, .thread_blocks = 2},
+    KeysConfig{.engine = E, .variant = Variant::featured, .thread_blocks = 2},
+    KeysConfig{.engine = E, .variant = Variant::dropout, .thread_blocks = 2},
+};
+
+template <Engine E>
+constexpr KeysConfig keys_128(Variant variant, bool in_turns = true) {
+  return {.engine = E, .variant = variant, .head_dim = 128, .splits = 2, .in_turns = in_turns};
+}
+template <Engine E>
+constexpr KeysConfig small_keys_128(Variant variant) {
+  return {.engine = E, .variant = variant, .head_dim = 128, .key_groups = 2, .splits = 2, .stages = 1};
+}
+template <Engine E>
+inline constexpr std::array kKeys128 = {
+    keys_128<E>(Variant::plain, false), keys_128<E>(Variant::plain),
+    keys_128<E>(Variant::featured),     keys_128<E>(Variant::dropout),
+    small_keys_128<E>(Variant::plain),  small_keys_128<E>(Variant::dropout),
+};
+
+template <Engine E>
+constexpr KeysConfig keys_256(Variant variant, int stages, bool in_turns = true) {
+  return {.engine = E,
+          .variant = variant,
+          .head_dim = 256,
+          .key_groups = 2,
+          .splits = 4,
+          .stages = stages,
+          .in_turns = in_turns};
+}
+template <Engine E>
+constexpr KeysConfig small_keys_256(Variant variant) {
+  return {.engine = E,
+          .variant = variant,
+          .head_dim = 256,
+          .key_groups = 1,
+          .splits = 4,
+          .block_q = 32,
+          .stages = 1};
+}
+template <Engine E>
+inline constexpr std::array kKeys256 = {
+    keys_256<E>(Variant::plain, 2, false), keys_256<E>(Variant::plain, 2),
+    keys_256<E>(Variant::featured, 2),     keys_256<E>(Variant::dropout, 2),
+    keys_256<E>(Variant::plain, 1),        keys_256<E>(Variant::dropout, 1),
+    small_keys_256<E>(Variant::plain),     small_keys_256<E>(Variant::dropout),
+};
+
+// Tiles of queries: at most 97 KB of shared memory. The dropout variant supports everything.
+template <Engine E>
+inline constexpr std::array kQueries64 = {QueriesConfig{.engine = E, .variant = Variant::dropout}};
+template <Engine E>
+inline constexpr std::array kQueries128 = {
+    QueriesConfig{.engine = E, .variant = Variant::dropout, .head_dim = 128, .block_k = 32}};
+template <Engine E>
+inline constexpr std::array kQueries256 = {QueriesConfig{.engine = E,
+                                                         .variant = Variant::dropout,
+                                                         .head_dim = 256,
+                                                         .m_tiles = 1,
+                                                         .block_k = 32,
+                                                         .chunk = 16,
+                                                         .stages = 1}};  // plain would spill
+
+template <Engine E>
+inline constexpr std::array kBias = {BiasConfig{E, Variant::featured}, BiasConfig{E, Variant::dropout}};
+
+// Turing: fp16, and at most 64 KB of shared memory. The dropout variant supports all features.
+constexpr KeysConfig turing_keys(Variant variant, int head_dim) {
+  KeysConfig c{
+      .engine = Engine::sm75_fp16, .variant = variant, .head_dim = head_dim, .block_q = 32, .stages = 1};
+  if (head_dim == 128) c.key_groups = 2, c.splits = 2;
+  if (head_dim == 256) c.key_groups = 1, c.splits = 4, c.block_q = 16;
   return c;
 }
+template <int HeadDim>
+inline constexpr std::array kTuringKeys = {turing_keys(Variant::plain, HeadDim),
+                                           turing_keys(Variant::dropout, HeadDim)};
 
-// Tiles of keys. From 8.0 on, two thread blocks share a multiprocessor at head_dim 64. At 128 the
-// kernel takes 161 KB of shared memory, which 8.6 and 8.9 do not have, at 256 it takes 209 KB (9.0)
-// or, with one stage, 145 KB (8.0). The small kernels take at most 81 KB. They have no instance for
-// features alone: the one with dropout supports those calls too.
-template <Engine E, int HeadDim>
-constexpr auto keys_configs() {
-  using enum Variant;
-  if constexpr (E == Engine::sm75_fp16) {  // at most 64 KB
-    constexpr KeysConfig kConfig =
-        HeadDim == 64 ? KeysConfig{.engine = E, .block_q = 32, .stages = 1}
-        : HeadDim == 128
-            ? KeysConfig{.engine = E,
-                         .head_dim = 128,
-                         .key_groups = 2,
-                         .splits = 2,
-                         .block_q = 32,
-                         .stages = 1}
-            : KeysConfig{
-                  .engine = E, .head_dim = 256, .key_groups = 1, .splits = 4, .block_q = 16, .stages = 1};
-    return std::array{with(kConfig, plain), with(kConfig, dropout)};
-  } else if constexpr (HeadDim == 64) {
-    constexpr KeysConfig kConfig{.engine = E, .thread_blocks = 2};
-    return std::array{with(kConfig, plain), with(kConfig, featured), with(kConfig, dropout)};
-  } else if constexpr (HeadDim == 128) {
-    constexpr KeysConfig kConfig{.engine = E, .head_dim = 128, .splits = 2};
-    constexpr KeysConfig kInAnyOrder{.engine = E, .head_dim = 128, .splits = 2, .in_turns = false};
-    constexpr KeysConfig kSmall{.engine = E, .head_dim = 128, .key_groups = 2, .splits = 2, .stages = 1};
-    return std::array{
-        kInAnyOrder,         with(kConfig, plain), with(kConfig, featured), with(kConfig, dropout),
-        with(kSmall, plain), with(kSmall, dropout)};
-  } else {
-    constexpr KeysConfig kConfig{.engine = E, .head_dim = 256, .key_groups = 2, .splits = 4};
-    constexpr KeysConfig kInAnyOrder{
-        .engine = E, .head_dim = 256, .key_groups = 2, .splits = 4, .in_turns = false};
-    constexpr KeysConfig kOneStage{.engine = E, .head_dim = 256, .key_groups = 2, .splits = 4, .stages = 1};
-    constexpr KeysConfig kSmall{
-        .engine = E, .head_dim = 256, .key_groups = 1, .splits = 4, .block_q = 32, .stages = 1};
-    return std::array{kInAnyOrder,
-                      with(kConfig, plain),
-                      with(kConfig, featured),
-                      with(kConfig, dropout),
-                      with(kOneStage, plain),
-                      with(kOneStage, dropout),
-                      with(kSmall, plain),
-                      with(kSmall, dropout)};
-  }
+constexpr QueriesConfig turing_queries(Variant variant, int head_dim) {
+  QueriesConfig c{
+      .engine = Engine::sm75_fp16, .variant = variant, .head_dim = head_dim, .stages = 1, .thread_blocks = 1};
+  if (head_dim == 128) c.m_tiles = 1, c.block_k = 32;
+  if (head_dim == 256) c.m_tiles = 1, c.warps = 2, c.block_k = 16, c.chunk = 16;
+  return c;
 }
-template <Engine E, int HeadDim>
-inline constexpr auto kKeysConfigs = keys_configs<E, HeadDim>();
+inline constexpr std::array kTuringQueries64 = {turing_queries(Variant::plain, 64),
+                                                turing_queries(Variant::dropout, 64)};
+inline constexpr std::array kTuringQueries128 = {turing_queries(Variant::plain, 128),
+                                                 turing_queries(Variant::dropout, 128)};
+inline constexpr std::array kTuringQueries256 = {turing_queries(Variant::dropout, 256)};  // plain would spill
 
-// Tiles of queries: at most 97 KB of shared memory, 49 KB on Turing. At head_dim 256 plain would
-// spill.
-template <Engine E, int HeadDim>
-constexpr auto queries_configs() {
-  using enum Variant;
-  if constexpr (E == Engine::sm75_fp16) {
-    if constexpr (HeadDim == 256) {
-      return std::array{QueriesConfig{.engine = E,
-                                      .variant = dropout,
-                                      .head_dim = 256,
-                                      .m_tiles = 1,
-                                      .warps = 2,
-                                      .block_k = 16,
-                                      .chunk = 16,
-                                      .stages = 1,
-                                      .thread_blocks = 1}};
-    } else {
-      constexpr QueriesConfig kConfig = HeadDim == 64
-                                            ? QueriesConfig{.engine = E, .stages = 1, .thread_blocks = 1}
-                                            : QueriesConfig{.engine = E,
-                                                            .head_dim = 128,
-                                                            .m_tiles = 1,
-                                                            .block_k = 32,
-                                                            .stages = 1,
-                                                            .thread_blocks = 1};
-      return std::array{with(kConfig, plain), with(kConfig, dropout)};
-    }
-  } else if constexpr (HeadDim == 64) {
-    return std::array{QueriesConfig{.engine = E, .variant = dropout}};
-  } else if constexpr (HeadDim == 128) {
-    return std::array{QueriesConfig{.engine = E, .variant = dropout, .head_dim = 128, .block_k = 32}};
-  } else {
-    return std::array{QueriesConfig{.engine = E,
-                                    .variant = dropout,
-                                    .head_dim = 256,
-                                    .m_tiles = 1,
-                                    .block_k = 32,
-                                    .chunk = 16,
-                                    .stages = 1}};
-  }
-}
-template <Engine E, int HeadDim>
-inline constexpr auto kQueriesConfigs = queries_configs<E, HeadDim>();
-
-// Tiles of the bias, for any head_dim.
-template <Engine E>
-constexpr auto bias_configs() {
-  if constexpr (E == Engine::sm75_fp16) return std::array{BiasConfig{E, Variant::dropout}};
-  else return std::array{BiasConfig{E, Variant::featured}, BiasConfig{E, Variant::dropout}};
-}
-template <Engine E>
-inline constexpr auto kBiasConfigs = bias_configs<E>();
+inline constexpr std::array kTuringBias = {BiasConfig{Engine::sm75_fp16, Variant::dropout}};
 
 }  // namespace tessera::cuda::mma::backward

@@ -12,20 +12,22 @@ __device__ __forceinline__ float sum_of_quad(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-// Stores the LSE of row `r` of a tile of `rows` rows, from its maximum in base-2 logarithms and its sum.
-__device__ __forceinline__ void store_lse(const core::Problem& p, float* lse_rows, int r, int rows,
+// Stores the LSE of row `r` of a tile of `rows` rows, from its maximum in base-2 logarithms and its
+// sum.
+__device__ __forceinline__ void store_lse(const core::Problem& p, float* lse_rows, int lane, int r, int rows,
                                           float maximum, float sum) {
-  if (lse_rows != nullptr && threadIdx.x % 4 == 0 && r < rows)
+  if (lse_rows != nullptr && lane % 4 == 0 && r < rows)
     lse_rows[r * p.lse.row_stride] = row_lse(maximum, sum);
 }
 
-// Puts half `half` of the accumulators of 16 rows, times `normaliser`, into row `r` of the staged output, from chunk `chunk` on.
+// Puts half `half` of the accumulators of 16 rows, times `normaliser`, into row `r` of the staged
+// output, from chunk `chunk` on.
 template <ptx::Half16 Type, int HeadDim, int Blocks>
-__device__ __forceinline__ void stage_row(SharedTile<HeadDim> staged, int r, int chunk,
+__device__ __forceinline__ void stage_row(SharedTile<HeadDim> staged, int lane, int r, int chunk,
                                           const float (&o)[Blocks][4], int half, float normaliser) {
 #pragma unroll
   for (int j = 0; j < Blocks; ++j) {
-    ptx::store_shared(staged.base + SharedTile<HeadDim>::offset(r, chunk + j) + threadIdx.x % 4 * 4,
+    ptx::store_shared(staged.base + SharedTile<HeadDim>::offset(r, chunk + j) + lane % 4 * 4,
                       ptx::pack<Type>(o[j][2 * half] * normaliser, o[j][2 * half + 1] * normaliser));
   }
 }
@@ -42,8 +44,8 @@ __device__ __forceinline__ void QueryTile<C>::finalize(bool careful) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_quad(sum_[mi][half]);
-      store_lse(p, lse_rows, row(mi, half), rows, maximum_[mi][half] * c, sum);
-      stage_row<C.type>(Tile{shared_}, row(mi, half), 0, o_[mi], half,
+      store_lse(p, lse_rows, lane_, row(mi, half), rows, maximum_[mi][half] * c, sum);
+      stage_row<C.type>(Tile{shared_}, lane_, row(mi, half), 0, o_[mi], half,
                         sum == 0 ? 0 : a_.features.keep_scale / sum);
     }
   }
@@ -76,8 +78,8 @@ __device__ __forceinline__ void WideQueryTile<C>::finalize(bool careful) {
       const int r = row(mi, half);
       const float sum = __uint_as_float(ptx::load_shared_word(exchange(0, r))) +
                         __uint_as_float(ptx::load_shared_word(exchange(1, r)));
-      store_lse(p, lse_rows, r, rows, maximum_[mi][half] * a_.features.scale_log2, sum);
-      stage_row<C.type>(Tile{shared_}, r, part_ * kD, o_[mi], half,
+      store_lse(p, lse_rows, lane_, r, rows, maximum_[mi][half] * a_.features.scale_log2, sum);
+      stage_row<C.type>(Tile{shared_}, lane_, r, part_ * kD, o_[mi], half,
                         sum == 0 ? 0 : a_.features.keep_scale / sum);
     }
   }

@@ -1,24 +1,33 @@
-// flash2 forward on mma.sync: exact attention for 16-bit types on every GPU from Turing on.
+// cuda.flash2 forward: exact attention in 16-bit types by mma.sync, on every GPU from Turing on.
 //
-// A thread block owns block_q queries of one head and walks over the keys they see, from the last to the first. A warp
-// owns 16 * m_tiles of the rows, with all columns of their output in registers. Per step of block_k keys:
+// Schedule
+//   A thread block owns block_q queries of one head and walks over the keys that they see, from the
+//   last to the first. A warp owns 16 * m_tiles of the rows and holds all columns of their output
+//   in registers. A step of block_k keys:
 //
-//     copies of the next K and V tile are issued    (cp.async, two stages; on Turing through registers)
+//     issue the copies of the next K and V tile    (cp.async; on Turing through registers)
 //     for each chunk of the step:  S = Q K^T  ->  P = 2^(S c - m c)  ->  O += P V
 //
-// Speculation. Steps that a mask cuts search each row's maximum m (search_step). The others exponentiate against the m known
-// so far, at the very beginning against that of the first chunk: without a search the exponentials of one chunk stand
-// between the products of its neighbours (speculative_step), and a step is one run of instructions without a branch. At
-// its end a vote over its row sums tells whether a score outgrew m too far for P's type. Then what the step added is
-// subtracted again - the error of that is scaled away, because the maximum has grown by as much - and the step is done
-// with a search, as are the next two, four, eight ... steps, twice as many every time. What is decided depends on the tile's
-// rows alone: results stay reproducible and independent of the rest of the batch.
+// Speculation
+//   The online softmax needs each row's maximum m before it can compute P. Only steps that a mask
+//   cuts search it (search_step). All others use the m known so far; the first one uses the maximum
+//   of its first chunk. Without a search the exponentials of one chunk can be interleaved with the
+//   products of its neighbours (speculative_step), and a step is one run of instructions without a
+//   branch. At the end of such a step the warp checks its row sums. If a score has outgrown m too
+//   far for P's type, the warp subtracts what the step added to O, and searches in this step and in
+//   the next two, four, eight ... steps. The rounding error of the subtraction does not matter: the
+//   maximum has grown, and O is scaled down by as much. These decisions depend on the rows of the
+//   tile alone, so results are reproducible and independent of the rest of the batch.
 //
-// Two warps per scheduler are all that registers allow, so what stands between the barrier and the first product counts:
-// whether a step may be speculated on is two comparisons, and the plain kernels keep their addresses (ptx::kept), because
-// the compiler would rather work them out again in every step.
+// Latency
+//   Registers allow two warps per scheduler, so the instructions between a barrier and the first
+//   product count. Whether a step may speculate takes two comparisons, and the plain kernels keep
+//   their addresses in registers (ptx::opaque), because the compiler would compute them again in
+//   every step.
 //
-// Traffic: Q and O once, K and V once per block of queries and head (from L2 when heads of a wave share it), LSE once.
+// Traffic
+//   Q, O and LSE once; K and V once per tile of queries and head, from L2 where the heads of a wave
+//   share them.
 #pragma once
 
 #include <type_traits>
@@ -44,9 +53,9 @@ __device__ __forceinline__ QueryTile<C>::QueryTile(const Arguments& arguments)
   q_lane_ = shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk);
   k_lane_ = k_tile(0).base + Tile::offset(by_column.row, by_column.chunk);
   v_lane_ = v_tile(0).base + Tile::offset(by_row.row, by_row.chunk);
-  if constexpr (kPlain) {  // with features there is too little room for them
-    q_lane_ = ptx::kept(q_lane_), k_lane_ = ptx::kept(k_lane_);
-    if constexpr (C.head_dim == 64) v_lane_ = ptx::kept(v_lane_);
+  if constexpr (kPlain) {  // features leave too few registers
+    q_lane_ = ptx::opaque(q_lane_), k_lane_ = ptx::opaque(k_lane_);
+    if constexpr (C.head_dim == 64) v_lane_ = ptx::opaque(v_lane_);
   }
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
@@ -85,7 +94,7 @@ __device__ __forceinline__ RowSource QueryTile<C>::value_rows() const {
   return {info().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), a_.v_aligned};
 }
 
-// K, V and the bias; keys from `limit` on arrive as zero.
+// Copies K, V and the bias of a step. Keys from `limit` on become zeros.
 template <Config C>
 __device__ __forceinline__ void QueryTile<C>::load_step(const RowSource& k, const RowSource& v, int begin,
                                                         int limit, int stage) {
@@ -104,15 +113,15 @@ __device__ __forceinline__ void QueryTile<C>::load_bias_tile(int begin, int stag
   if constexpr (kFeatured && C.bias) {
     if (!a_.bias_staged) return;
     const core::View& bias = a_.p.bias;
-    const RowSource source{static_cast<const std::uint16_t*>(bias.data) + info().bias + begin,
+    const RowSource source{static_cast<const ptx::HalfBits*>(bias.data) + info().bias + begin,
                            bias.row_stride, static_cast<int>(a_.p.k_length) - begin, true};
     load_rows<C.block_k, C.block_q(), C.threads(), kAsync, false>(bias_tile(stage), source, info().begin,
                                                                   info().end);
   }
 }
 
-// A step that is not the first: walking down, all its keys exist. !any: there is none; the tile is filled with zeros, so
-// that there is no branch.
+// Copies a step that is not the first; walking down, all its keys exist. Without a next step (!any)
+// the tile is filled with zeros, which saves a branch.
 template <Config C>
 __device__ __forceinline__ void QueryTile<C>::copy_whole_step(int begin, bool any, int stage) {
   const int column = own_column<C.head_dim>();
@@ -122,7 +131,7 @@ __device__ __forceinline__ void QueryTile<C>::copy_whole_step(int begin, bool an
                                                 any && column < a_.p.v_dim);
 }
 
-// From global memory to registers, and on to shared memory.
+// From global memory to registers; put_step goes on to shared memory.
 template <Config C>
 __device__ __forceinline__ void QueryTile<C>::fetch_step(Held& held, int begin) {
   held.k.template fetch<kFeatured, kDropout>(key_rows(), begin, info().keys);
@@ -158,12 +167,13 @@ __device__ __forceinline__ WholeSteps QueryTile<C>::whole() const {
   return whole_steps(info(), warp_row_, warp_row_ + 16 * kM - 1, C.block_k);
 }
 
-// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
+// Computes all steps. `careful`: no speculation, and non-finite values do not reach rows that do
+// not see them.
 template <Config C>
 __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
   static_assert(C.stages == 1 || C.stages == 2);
   Walk walk(info().visible, C.block_k, kDropout ? a_.column_shift : 0);
-  int speculative = -1;  // the last step to be done so: none as long as a row has no maximum
+  int speculative = -1;  // steps that begin up to here may speculate; -1: none
   if (lane_ == 0) {
     if (careful || !a_.speculate) info().failures = -1;
     if constexpr (kFeatured) info().careful = careful;
@@ -189,7 +199,7 @@ __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
     const int stage = C.stages == 2 ? i & 1 : 0;
     const Step cut{begin, walk.first(), walk.last()};
     walk.next();
-    const bool above = kPlain && begin >= info().whole.low;  // read while others are waited for
+    const bool above = kPlain && begin >= info().whole.low;  // read here to overlap with the wait
     if constexpr (C.stages == 1) {
       if (i > 0) __syncthreads();
       if constexpr (kHold) put_step(held, begin, 0);
@@ -211,7 +221,7 @@ __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
     if constexpr (C.q_in_registers && !C.q_makes_room) {
       if (i == 0) load_queries();
     }
-    if (careful) hide_spoiled_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
+    if (careful) hide_non_finite_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
     bool copied = !kCopyLate, complete = false;
     if constexpr (kSpeculate) {
       if (i == 0 && info().failures == 0 && above && begin <= info().whole.high) {
@@ -222,9 +232,11 @@ __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
         complete = speculative_step(stage, copy_next);
         copied = true;
         if (!complete) {
-          // Not for the next steps: twice as many each time, so that bad luck stays cheap.
+          // The next steps search: twice as many after each failure, so that unlucky data stays
+          // cheap.
           speculative = walk.begin() - (C.block_k << min(count_failure(), 16));
-          begin = info().whole.low;  // seen whole, like this one, whose begin was not worth a register
+          // Visible as a whole, as this step is. No register holds where that begins.
+          begin = info().whole.low;
         }
       }
     }
@@ -238,10 +250,10 @@ __device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
     }
   }
   if constexpr (kAsync) ptx::wait_copies<0>();
-  __syncthreads();  // the copies of Q, too, when there was no step
+  __syncthreads();  // also for the copies of Q, if there was no step
 }
 
-// False: the tile has values that are not finite, and must be computed again with care.
+// False: the tile has a non-finite value and has to be computed again with care.
 template <Config C>
 __device__ __forceinline__ bool QueryTile<C>::compute(bool careful) {
   clear();

@@ -1,4 +1,5 @@
-// How the Hopper kernels begin: one warp group loads, the others compute, and each takes the registers that it needs.
+// How the Hopper kernels begin: one warp group loads, the others compute, and each takes the
+// registers that it needs.
 #pragma once
 
 #include "cuda/common/ptx/async.cuh"
@@ -6,8 +7,9 @@
 
 namespace tessera::cuda::sm90 {
 
-// The body of a kernel with config C. `Loader<...>(arguments, memory).run()` is called by one thread of the first warp group,
-// `Consumer<...>(arguments, memory, group, warp).run()` by all threads of the others; `Memory` is the plan of shared memory.
+// The body of a kernel with config C. `Loader<...>(arguments, memory).run()` is called by one
+// thread of the first warp group, `Consumer<...>(arguments, memory, group, warp).run()` by all
+// threads of the others; `Memory` is the plan of shared memory.
 template <auto C, typename Memory, typename Loader, typename Consumer, typename Arguments>
 __device__ __forceinline__ void run_warp_groups(const Arguments& arguments) {
   static_assert(sizeof(Memory) <= C.shared_bytes());

@@ -8,14 +8,15 @@
 
 namespace tessera::cuda::sm90 {
 
-// Loads `Rows` rows of `Columns` columns, panel by panel, into a tile of `Pitch` rows; their bytes arrive at `full`, which has
-// been told to expect them. By one thread.
-template <int Columns, int Rows, int Pitch = Rows>
+// Loads `Rows` rows of `Columns` columns, panel by panel, into a tile of `Pitch` rows; their bytes
+// arrive at `full`, which has been told to expect them. By one thread.
+template <int Columns, int Rows, int Pitch = Rows, int ElementBytes = kHalfBytes>
 __device__ __forceinline__ void load_panels(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                             int row, int head, int batch) {
+  constexpr int kColumns = panel_columns(ElementBytes);
 #pragma unroll
-  for (int panel = 0; panel < Columns / kPanel; ++panel) {
-    ptx::load_box(to + panel * Pitch * kRowBytes, map, full, panel * kPanel, row, head, batch);
+  for (int panel = 0; panel < Columns / kColumns; ++panel) {
+    ptx::load_box(to + panel * Pitch * kRowBytes, map, full, panel * kColumns, row, head, batch);
   }
 }
 

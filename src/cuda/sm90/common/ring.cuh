@@ -5,9 +5,9 @@
 
 namespace tessera::cuda::sm90 {
 
-// A position in a ring of `Slots` stages. A stage is full when the phase of its `full` barrier with parity phase() is complete,
-// and free again when the phase before it is complete on the `empty` barrier. The slot and the parity both follow from one
-// counter, because registers are scarce.
+// A position in a ring of `Slots` stages. A stage is full when the phase of its `full` barrier with
+// parity phase() is complete, and free again when the phase before it is complete on the `empty`
+// barrier. The slot and the parity both follow from one counter, because registers are scarce.
 template <int Slots>
 class Ring {
  public:

@@ -1,5 +1,5 @@
-// What the computing warp groups of both Hopper kernels need: values that are uniform over a warp, descriptors for wgmma, and
-// the way of 16 rows of results from shared memory to a tensor.
+// What the computing warp groups of both Hopper kernels need: values that are uniform over a warp,
+// descriptors for wgmma, and the way of 16 rows of results from shared memory to a tensor.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ __device__ __forceinline__ int uniform(int x) { return __shfl_sync(kWholeWarp, x
 
 // The wgmma descriptor of an operand that begins `offset` bytes into a tile.
 //
-// Whatever a descriptor depends on is the same for all lanes, and the assembler has to know it: then descriptors live in
-// uniform registers. A branch that lanes might take differently, even far away, takes this knowledge from it
-// (tools/check-hopper counts the instructions).
+// Whatever a descriptor depends on is the same for all lanes, and the assembler has to know it:
+// then descriptors live in uniform registers. A branch that lanes might take differently, even far
+// away, takes this knowledge from it (tools/check-hopper counts the instructions).
 __device__ __forceinline__ std::uint64_t descriptor(const void* tile, int offset, std::uint32_t leading) {
   const std::uint32_t address = ptx::shared_address(tile) + static_cast<std::uint32_t>(offset);
   return join_descriptor(descriptor_low(address, leading));
