@@ -91,7 +91,7 @@ __device__ __forceinline__ void compute_key_tile(const BackwardCall& a) {
   typename Step::Sums grad_k = {}, grad_v = {};
   KeyTileWalk<C> walk{copies, {tile.run[0].begin, 0, 0}, {tile.run[0].begin, 0, 0}, 0};
   bool full = false;
-  Step products{a, tile, base, walk, grad_k, grad_v, full};
+  Step work{a, tile, base, walk, grad_k, grad_v, full};
   QueryStep& step = walk.step;
   while (tile.run[step.which].head >= 0) {
     wait_copies<E>();
@@ -104,8 +104,8 @@ __device__ __forceinline__ void compute_key_tile(const BackwardCall& a) {
            begin + C.block_q <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
            tile.keys.begin >= begin + C.block_q - 1 + tile.band.low &&
            tile.keys.end - 1 <= begin + tile.band.high;
-    if (!C.one_copy() && full) products.template compute<false>();
-    else products.template compute<true>();
+    if (!C.one_copy() && full) work.template compute<false>();
+    else work.template compute<true>();
     if constexpr (C.stages == 1) __syncthreads();
     if constexpr (!C.fetches_early()) walk.prefetch();
     step = walk.next;
