@@ -29,8 +29,8 @@ __device__ __forceinline__ void clear_chunk(std::uint32_t chunk) {
                                  only_finite<Type>(x.w)});
 }
 
-// Clears rows [first, last) of a tile of rows of Columns numbers, by the whole thread block of Threads
-// threads. The order of the chunks in a row does not matter.
+// Clears rows [first, last) of a tile of rows of Columns numbers, by the whole thread block of
+// Threads threads. The order of the chunks in a row does not matter.
 template <ptx::Half16 Type, int Columns, int Threads>
 __device__ __forceinline__ void clear_non_finite(std::uint32_t tile, int first, int last) {
   constexpr int kRowChunks = Columns * ptx::element_bytes(Type) / kChunkBytes;

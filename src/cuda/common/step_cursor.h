@@ -47,8 +47,8 @@ TESSERA_HD constexpr Diagonals diagonals(const Band& band) {
           band.right == kUnbounded ? static_cast<int>(kLongestWalk + 1) : clamp(band.diagonal + band.right)};
 }
 
-// How the diagonals of a sequence follow from its lengths. The host computes what all sequences of a
-// problem have in common.
+// How the diagonals of a sequence follow from its lengths. The host computes what all sequences of
+// a problem have in common.
 struct DiagonalRule {
   int low = 0, high = 0, diagonal = 0;
   bool follows_lengths = false;  // add k_length - q_length
@@ -82,8 +82,8 @@ inline DiagonalRule diagonal_rule(const Problem& p) {
 
 enum class WalkOrder : std::uint8_t { ascending, descending };
 
-// The columns that a walk visits: [begin, end), or those of them that lie in the `count` kept blocks
-// (ascending) of `block` columns each.
+// The columns that a walk visits: [begin, end), or those of them that lie in the `count` kept
+// blocks (ascending) of `block` columns each.
 struct VisibleColumns {
   int begin = 0, end = 0;
   const std::int32_t* kept = nullptr;
@@ -125,7 +125,8 @@ class StepWalk {
   }
 
  private:
-  // Goes to the next run of neighbouring kept blocks that contains visible columns, [first_, last_).
+  // Goes to the next run of neighbouring kept blocks that contains visible columns, [first_,
+  // last_).
   TESSERA_HD void enter_run() {
     first_ = last_ = 0;
     while (left_ > 0 && first_ >= last_) {

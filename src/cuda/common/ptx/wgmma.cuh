@@ -76,9 +76,9 @@ struct Wgmma;
 #define TESSERA_BIND_64(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48)
 #define TESSERA_BIND_128(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48), TESSERA_BIND_16(k, 64), TESSERA_BIND_16(k, 80), TESSERA_BIND_16(k, 96), TESSERA_BIND_16(k, 112)
 
-// shared_first: d = A B, shared: d += A B, both operands in shared memory. A is contiguous along the
-// contraction; B too or, ByRows, along its columns. registers_first and registers: the same with A
-// in registers, and B contiguous along its columns.
+// shared_first: d = A B, shared: d += A B, both operands in shared memory. A is contiguous along
+// the contraction; B too or, ByRows, along its columns. registers_first and registers: the same
+// with A in registers, and B contiguous along its columns.
 #define TESSERA_WGMMA(COLUMNS, TYPE, NAME, REGISTERS, R0, R1, R2, R3, R4)                                             \
   template <>                                                                                                         \
   struct Wgmma<COLUMNS, Half16::TYPE> {                                                                               \

@@ -4,9 +4,9 @@
 //   issue_scores   S^T = K Q^T, and dP^T = V dO^T
 //   differentiate  P = 2^(S - LSE) and dS = P o (dP - delta), packed to 16 bits; masked pairs are 0
 //   issue_sums     dV += P^T dO, dK += dS^T Q, in registers: every sum has one owner, so no atomics
-//   issue_dq       dQ = dS K of this tile of keys, added to fp32 sums in global memory (dq_sums.cuh),
-//                  in deterministic mode in turns (schedule.cuh); skipped when dQ is not requested or
-//                  has a kernel of its own
+//   issue_dq       dQ = dS K of this tile of keys, added to fp32 sums in global memory
+//                  (dq_sums.cuh), in deterministic mode in turns (schedule.cuh); skipped when dQ is
+//                  not requested or has a kernel of its own
 //
 // Two forms. With one split a warp holds all queries of a step for its 32 keys, 32 queries at a
 // time. P and dS go from the accumulators straight into the next product; only dS passes through
