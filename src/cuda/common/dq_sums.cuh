@@ -18,8 +18,11 @@ namespace tessera::cuda {
 // The order of a fragment's numbers. It belongs to the kernel that adds; whoever reads the sums
 // names the same one.
 enum class SumsLayout : int {
-  fours,  // a lane's four numbers together, for reductions of four numbers at once. sm_90 and newer
-  apart,  // the lanes' first numbers, then their second ones: each of four reductions of a warp covers 128 bytes
+  // A lane's four numbers together, for reductions of four numbers at once. sm_90 and newer.
+  fours,
+  // The lanes' first numbers, then their second ones, and so on: each of the four reductions of a
+  // warp covers 128 bytes.
+  apart,
 };
 
 // The layout of cuda.flash2's kernels, all of which are compiled for the same GPUs. The value

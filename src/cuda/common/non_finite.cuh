@@ -21,25 +21,22 @@ __device__ __forceinline__ std::uint32_t only_finite(std::uint32_t pair) {
   return pair;
 }
 
-// Chunks [first, last) of a tile in shared memory, by Threads threads, of which this is number
-// `thread`. Neither the swizzle nor the order of panels matters, as long as whole tiles or whole
-// rows are cleared.
-template <ptx::Half16 Type, int Threads>
-__device__ __forceinline__ void clear_chunks(std::uint32_t tile, int first, int last, int thread) {
-#pragma unroll 1
-  for (int at = first + thread; at < last; at += Threads) {
-    const uint4 x = ptx::load_shared(tile + at * kChunkBytes);
-    ptx::store_shared(tile + at * kChunkBytes, uint4{only_finite<Type>(x.x), only_finite<Type>(x.y),
-                                                     only_finite<Type>(x.z), only_finite<Type>(x.w)});
-  }
+// Clears one chunk of a tile in shared memory.
+template <ptx::Half16 Type>
+__device__ __forceinline__ void clear_chunk(std::uint32_t chunk) {
+  const uint4 x = ptx::load_shared(chunk);
+  ptx::store_shared(chunk, uint4{only_finite<Type>(x.x), only_finite<Type>(x.y), only_finite<Type>(x.z),
+                                 only_finite<Type>(x.w)});
 }
 
-// Rows [first, last) of a tile of rows of Columns numbers, by the whole thread block of Threads
-// threads.
+// Clears rows [first, last) of a tile of rows of Columns numbers, by the whole thread block of
+// Threads threads. The order of the chunks in a row does not matter.
 template <ptx::Half16 Type, int Columns, int Threads>
 __device__ __forceinline__ void clear_non_finite(std::uint32_t tile, int first, int last) {
-  constexpr int kChunks = Columns * ptx::element_bytes(Type) / kChunkBytes;  // of a row
-  clear_chunks<Type, Threads>(tile, first * kChunks, last * kChunks, static_cast<int>(threadIdx.x));
+  constexpr int kRowChunks = Columns * ptx::element_bytes(Type) / kChunkBytes;
+#pragma unroll 1
+  for (int at = first * kRowChunks + static_cast<int>(threadIdx.x); at < last * kRowChunks; at += Threads)
+    clear_chunk<Type>(tile + at * kChunkBytes);
 }
 
 }  // namespace tessera::cuda

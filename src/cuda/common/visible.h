@@ -32,11 +32,9 @@ class Runs {
         const std::int32_t* kept = visible_.kept;
         while (length < left_ && kept[left_ - length - 1] == kept[left_ - length] - 1) ++length;
         const std::int64_t from = std::int64_t{kept[left_ - length]} * visible_.block;
-        const std::int64_t to = from + std::int64_t{length} * visible_.block;
         left_ -= length;
-        const std::int64_t before_end = from < last ? from : last;
-        first = static_cast<int>(before_end > first ? before_end : first);
-        last = static_cast<int>(to < last ? to : last);
+        first = static_cast<int>(later(first, earlier(from, last)));
+        last = static_cast<int>(earlier(last, from + std::int64_t{length} * visible_.block));
       }
       if (first < last) return {(last - 1 + shift) / width * width - shift, first, last};
     }
@@ -44,6 +42,9 @@ class Runs {
   }
 
  private:
+  static TESSERA_HD constexpr std::int64_t earlier(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+  static TESSERA_HD constexpr std::int64_t later(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
   core::VisibleColumns visible_;
   int left_;  // kept blocks, or the one range, still to come
 };

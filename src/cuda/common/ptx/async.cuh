@@ -1,6 +1,6 @@
-// What asynchronous kernels synchronise by: mbarriers, the copy engine for tensors (TMA), named
-// barriers, registers that warp groups hand each other. sm_90a. cuda::ptx has most of the
-// instructions; the rest is here.
+// How the parts of an asynchronous kernel work together: mbarriers, the copy engine for tensors
+// (TMA), named barriers, and registers that warp groups pass to each other. sm_90a. The namespace
+// cuda::ptx of the toolkit has most of these instructions.
 #pragma once
 
 #include <cuda.h>
@@ -14,13 +14,12 @@ namespace tessera::cuda::ptx {
 
 namespace cuda_ptx = ::cuda::ptx;
 
-// Waits longer than this many polls are a mistake; each lasts tens of nanoseconds to a few
-// microseconds.
+// A bounded wait gives up after this many polls. A poll lasts from tens of nanoseconds to a few
+// microseconds, so a wait that reaches the bound is a mistake in the kernel.
 inline constexpr std::uint32_t kMostPolls = 1U << 18;
 
-// Leaves {1, what, block, thread} where the host can read it, and traps, which ends the whole grid.
-// `what` is the number of what the thread waited for: every kernel has an enumeration of its own,
-// WaitFor.
+// Writes {1, what, block, thread} where the host can read it, and traps, which ends the whole grid.
+// `what` says what the thread waited for: every kernel has an enumeration WaitFor of its own.
 template <typename WaitFor>
 __device__ __forceinline__ void give_up(std::uint32_t* report, WaitFor what) {
   asm volatile(
@@ -33,8 +32,8 @@ __device__ __forceinline__ void give_up(std::uint32_t* report, WaitFor what) {
 }
 
 // Waits until the phase of an mbarrier with this parity is complete. Bounded: gives up after
-// kMostPolls. The loop is written in PTX: the assembler then knows that a warp leaves it together,
-// and keeps what follows in uniform registers (with a loop in C++ it does not). PTX ISA:
+// kMostPolls. The loop is written in PTX, because the assembler then knows that a warp leaves it
+// together and keeps what follows in uniform registers. With a loop in C++ it does not. PTX ISA:
 // mbarrier.try_wait.
 template <bool Bounded, typename WaitFor>
 __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t* report,
@@ -70,7 +69,7 @@ __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// The same by some lanes of a warp, without a branch.
+// Arrives if the condition holds, without a branch.
 __device__ __forceinline__ void arrive_if(bool condition, std::uint64_t* barrier) {
   asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p mbarrier.arrive.shared::cta.b64 _, [%1];}" ::"r"(
                    static_cast<int>(condition)),
@@ -78,7 +77,7 @@ __device__ __forceinline__ void arrive_if(bool condition, std::uint64_t* barrier
                : "memory");
 }
 
-// Arrives, and expects so many bytes to arrive in this phase. PTX ISA: mbarrier.arrive.expect_tx.
+// Arrives, and makes the phase wait for so many bytes as well. PTX ISA: mbarrier.arrive.expect_tx.
 __device__ __forceinline__ void arrive_and_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)

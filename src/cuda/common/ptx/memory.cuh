@@ -29,8 +29,8 @@ __device__ __forceinline__ void add_four(float* to, const float (&x)[4]) {
                : "memory");
 }
 
-// Adds two neighbouring numbers at once; `to` is a multiple of 8 bytes. PTX ISA: red.global.add.v2.f32.
-// sm_90 and newer.
+// Adds two neighbouring numbers at once; `to` is a multiple of 8 bytes. PTX ISA:
+// red.global.add.v2.f32. sm_90 and newer.
 __device__ __forceinline__ void add_two(float* to, float x, float y) {
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 }

@@ -1,10 +1,11 @@
 // Matrix products of a warp and the loads that feed them.
 //
-// All of them speak the same layout. An m16n8 accumulator: lane l holds d[0], d[1] at row l / 4,
-// columns 2 (l % 4) + {0, 1}, and d[2], d[3] eight rows below. An m16k16 A operand: four registers
-// of two 16-bit numbers, a[0] at row l / 4, columns 2 (l % 4) + {0, 1}; a[1] eight rows below;
-// a[2], a[3] the same, eight columns to the right: two accumulators side by side, packed. A k16n8 B
-// operand: b0 at rows 2 (l % 4) + {0, 1}, column l / 4; b1 eight rows below.
+// All of them share one layout. Of an m16n8 accumulator, lane l holds d[0], d[1] at row l / 4,
+// columns 2 (l % 4) + {0, 1}, and d[2], d[3] eight rows below. An m16k16 A operand is four
+// registers of two 16-bit numbers: a[0] at row l / 4, columns 2 (l % 4) + {0, 1}; a[1] eight rows
+// below; a[2], a[3] the same, eight columns to the right. So it is two accumulators side by side,
+// packed. Of a k16n8 B operand lane l holds b0 at rows 2 (l % 4) + {0, 1}, column l / 4, and b1
+// eight rows below.
 #pragma once
 
 #include <cstdint>

@@ -174,12 +174,14 @@ __global__ void __launch_bounds__(kBiasThreads, 1) backward_bias(const __grid_co
   }
 }
 
-template <BiasConfig C>
-constexpr Instance bias_kernel() {
-  return {&backward_bias<Use<C>>, 256, C.variant, kBiasTile, kBiasTile, kBiasThreads, 0};
-}
-
 // The instance of a config, for instances().
-inline constexpr auto kBiasInstance = []<typename C>(C) { return bias_kernel<C::value>(); };
+inline constexpr auto kBiasInstance = []<typename Config>(Config) {
+  return Instance{.kernel = &backward_bias<Config>,
+                  .head_dim = 256,
+                  .variant = Config::value.variant,
+                  .block_q = kBiasTile,
+                  .block_k = kBiasTile,
+                  .threads = kBiasThreads};
+};
 
 }  // namespace tessera::cuda::mma::backward

@@ -4,9 +4,9 @@
 //   issue_scores   S^T = K Q^T, and dP^T = V dO^T
 //   differentiate  P = 2^(S - LSE) and dS = P o (dP - delta), packed to 16 bits; masked pairs are 0
 //   issue_sums     dV += P^T dO, dK += dS^T Q, in registers: every sum has one owner, so no atomics
-//   issue_dq       dQ = dS K of this tile of keys, added to fp32 sums in global memory (dq_sums.cuh),
-//                  in deterministic mode in turns (schedule.cuh); skipped when dQ is not requested or
-//                  has a kernel of its own
+//   issue_dq       dQ = dS K of this tile of keys, added to fp32 sums in global memory
+//                  (dq_sums.cuh), in deterministic mode in turns (schedule.cuh); skipped when dQ is
+//                  not requested or has a kernel of its own
 //
 // Two forms. With one split a warp holds all queries of a step for its 32 keys, 32 queries at a
 // time. P and dS go from the accumulators straight into the next product; only dS passes through
@@ -68,17 +68,6 @@ __device__ __forceinline__ bool begin_key_tile(const BackwardCall& a, KeyTile& t
   return true;
 }
 
-// Whether every query of the step that begins with query `begin` sees every key of the tile. A bias
-// may hide keys (-inf), so a step with a bias counts as masked.
-template <KeysConfig C>
-__device__ __forceinline__ bool sees_all(const BackwardCall& a, const KeyTile& tile, const QueryRun& run,
-                                         int begin) {
-  return (C.variant == Variant::plain || !a.features.has_bias) && begin >= run.first &&
-         begin + C.block_q <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
-         tile.keys.begin >= begin + C.block_q - 1 + tile.band.low &&
-         tile.keys.end - 1 <= begin + tile.band.high;
-}
-
 template <KeysConfig C>
 __device__ __forceinline__ void compute_key_tile(const BackwardCall& a) {
   constexpr Engine E = C.engine;
@@ -102,15 +91,21 @@ __device__ __forceinline__ void compute_key_tile(const BackwardCall& a) {
   typename Step::Sums grad_k = {}, grad_v = {};
   KeyTileWalk<C> walk{copies, {tile.run[0].begin, 0, 0}, {tile.run[0].begin, 0, 0}, 0};
   bool full = false;
-  Step products{a, tile, base, walk, grad_k, grad_v, full};
+  Step work{a, tile, base, walk, grad_k, grad_v, full};
   QueryStep& step = walk.step;
   while (tile.run[step.which].head >= 0) {
     wait_copies<E>();
     __syncthreads();  // the stage has arrived, and all warps are done with the step before
     if constexpr (C.splits > 1 && C.stages > 1) walk.look_for_turn();
-    full = sees_all<C>(a, tile, tile.run[step.which], step.begin);
-    if (!C.one_copy() && full) products.template compute<false>();
-    else products.template compute<true>();
+    const QueryRun& run = tile.run[step.which];
+    const int begin = step.begin;
+    // A bias may hide keys (-inf), so a step with a bias counts as masked.
+    full = (C.variant == Variant::plain || !a.features.has_bias) && begin >= run.first &&
+           begin + C.block_q <= run.last && tile.keys.end - tile.keys.begin == C.block_k() &&
+           tile.keys.begin >= begin + C.block_q - 1 + tile.band.low &&
+           tile.keys.end - 1 <= begin + tile.band.high;
+    if (!C.one_copy() && full) work.template compute<false>();
+    else work.template compute<true>();
     if constexpr (C.stages == 1) __syncthreads();
     if constexpr (!C.fetches_early()) walk.prefetch();
     step = walk.next;
@@ -143,21 +138,19 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
   else __trap();
 }
 
-template <KeysConfig C>
-constexpr Instance keys_kernel() {
-  return {&backward_keys<Use<C>>,
-          C.head_dim,
-          C.variant,
-          C.block_q,
-          C.block_k(),
-          C.threads(),
-          KeysMemory<C>::kBytes,
-          C.in_turns,
-          C.thread_blocks,
-          KeysMemory<C>::kBiasBytes};
-}
-
 // The instance of a config, for instances().
-inline constexpr auto kKeysInstance = []<typename C>(C) { return keys_kernel<C::value>(); };
+inline constexpr auto kKeysInstance = []<typename Config>(Config) {
+  constexpr KeysConfig C = Config::value;
+  return Instance{.kernel = &backward_keys<Config>,
+                  .head_dim = C.head_dim,
+                  .variant = C.variant,
+                  .block_q = C.block_q,
+                  .block_k = C.block_k(),
+                  .threads = C.threads(),
+                  .shared_memory = KeysMemory<C>::kBytes,
+                  .in_turns = C.in_turns,
+                  .thread_blocks = C.thread_blocks,
+                  .bias_bytes = KeysMemory<C>::kBiasBytes};
+};
 
 }  // namespace tessera::cuda::mma::backward

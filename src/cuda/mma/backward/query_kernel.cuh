@@ -31,7 +31,8 @@ struct QueryTile {
   int sequence, head, begin, end;
   int k_begin, k_length, q_begin;
   core::Diagonals band;
-  int shift;  // steps begin where column + shift is a multiple of block_k: where a call of the generator begins
+  // Steps begin where column + shift is a multiple of block_k: where a call of the generator begins.
+  int shift;
   Runs runs;
   Run run[2];  // the current one and the one before or after
   HeadOptions options;
@@ -171,6 +172,7 @@ struct QueryTileWork {
   std::uint32_t base, stages;  // of shared memory: Q and dO, then K and V of each stage
   const RowStatistics<kTiles>& rows;
   float (&grad_q)[kTiles][D / 8][4];
+  const bool& full;                     // every query of the tile sees every key of the step
   int begin = 0, which = 0, stage = 0;  // the step: its first key, its run, the stage that holds its rows
   int next_begin = 0, next_which = 0;
 
@@ -215,43 +217,34 @@ struct QueryTileWork {
     commit_copies<E>();
   }
 
-  // dS of the warp's queries and kChunk keys from `column` of the step on, in `ds`. Returns whether
-  // the step is masked and something is not finite.
-  __device__ __forceinline__ bool scores_of(Scores& ds, std::uint32_t k_tile, const KeyStep& step, bool full,
-                                            int warp_row, const MatrixAddress& by_row,
-                                            const MatrixAddress& by_column, int column) const {
-    const std::uint32_t own = base + Tile::offset(warp_row + by_row.row, by_row.chunk);
-    const std::uint32_t streamed = k_tile + Tile::offset(column + by_column.row, by_column.chunk);
-    Scores s;
-    issue_scores<E, D, true>(s, own, streamed);
-    ptx::keep_apart();
-    begin_grad<C.variant>(ds, rows);
-    issue_scores<E, D, false>(ds, own + C.query_tile_bytes(), streamed + C.key_tile_bytes());
-    const int row = tile.begin + warp_row, key = step.begin + column;
-    if (full) {
-      differentiate_rows<C.variant, false, false>(s, ds, a, tile.options, rows, tile.band, step, row,
-                                                  tile.end, key);
-      return false;
-    }
-    return differentiate_rows<C.variant, true, false>(s, ds, a, tile.options, rows, tile.band, step, row,
-                                                      tile.end, key);
+  // The keys of the step that count.
+  __device__ __forceinline__ KeyStep step() const {
+    return {begin, max(begin, tile.run[which].first), min(begin + C.block_k, tile.run[which].last)};
   }
 
   // One step: all warps, block_k keys.
-  __device__ __forceinline__ void compute_step() {
-    const KeyStep step{begin, max(begin, tile.run[which].first),
-                       min(begin + C.block_k, tile.run[which].last)};
+  __device__ __forceinline__ void compute(const KeyStep& step) {
     const std::uint32_t k_tile = keys_at(stage);
-    // A bias may hide keys (-inf), so a step with a bias counts as masked.
-    const bool full = (C.variant == Variant::plain || !a.features.has_bias) &&
-                      step.last - step.first == C.block_k && step.first >= tile.end - 1 + tile.band.low &&
-                      step.last - 1 <= tile.begin + tile.band.high;
 #pragma unroll
     for (int column = 0; column < C.block_k; column += kChunk) {
       const int thread = ptx::opaque(static_cast<int>(threadIdx.x)), warp_row = thread / 32 * 16 * kTiles;
       const MatrixAddress by_row = row_operand(thread % 32), by_column = column_operand(thread % 32);
-      Scores ds;
-      const bool bad = scores_of(ds, k_tile, step, full, warp_row, by_row, by_column, column);
+      const std::uint32_t own = base + Tile::offset(warp_row + by_row.row, by_row.chunk);
+      const std::uint32_t streamed = k_tile + Tile::offset(column + by_column.row, by_column.chunk);
+      Scores s, ds;
+      issue_scores<E, D, true>(s, own, streamed);
+      ptx::keep_apart();
+      begin_grad<C.variant>(ds, rows);
+      issue_scores<E, D, false>(ds, own + C.query_tile_bytes(), streamed + C.key_tile_bytes());
+      const int row = tile.begin + warp_row, key = step.begin + column;
+      bool bad = false;
+      if (full) {
+        differentiate_rows<C.variant, false, false>(s, ds, a, tile.options, rows, tile.band, step, row,
+                                                    tile.end, key);
+      } else {
+        bad = differentiate_rows<C.variant, true, false>(s, ds, a, tile.options, rows, tile.band, step, row,
+                                                         tile.end, key);
+      }
       std::uint32_t packed[kTiles][kChunk / 16][4];
       pack_operands<kType>(packed, ds);
       if (C.stages > 1 && column == 0) prefetch();
@@ -289,13 +282,15 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * C.m_tiles;
   RowStatistics<C.m_tiles> rows;
   float grad_q[C.m_tiles][C.head_dim / 8][4] = {};
+  bool full = false;
   Work work{.a = a,
             .p = p,
             .tile = tile,
             .base = base,
             .stages = base + 2 * C.query_tile_bytes(),
             .rows = rows,
-            .grad_q = grad_q};
+            .grad_q = grad_q,
+            .full = full};
   work.load_queries(base, p.q, p.qk_dim);
   work.load_queries(base + C.query_tile_bytes(), p.grad_out, p.v_dim);
   if (tile.run[0].first < tile.run[0].last) work.load_keys(tile.run[0].begin, 0);
@@ -306,7 +301,11 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
   while (tile.run[work.which].first < tile.run[work.which].last) {
     wait_copies<C.engine>();
     __syncthreads();
-    work.compute_step();
+    const KeyStep step = work.step();
+    // A bias may hide keys (-inf), so a step with a bias counts as masked.
+    full = (C.variant == Variant::plain || !a.features.has_bias) && step.last - step.first == C.block_k &&
+           step.first >= tile.end - 1 + tile.band.low && step.last - 1 <= tile.begin + tile.band.high;
+    work.compute(step);
     if constexpr (C.stages == 1) {
       __syncthreads();
       work.prefetch();
@@ -319,18 +318,16 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
   work.store(warp_row);
 }
 
-template <QueriesConfig C>
-constexpr Instance queries_kernel() {
-  return {&backward_queries<Use<C>>,
-          C.head_dim,
-          C.variant,
-          C.block_q(),
-          C.block_k,
-          C.threads(),
-          C.tile_bytes() + static_cast<int>(sizeof(QueryTile))};
-}
-
 // The instance of a config, for instances().
-inline constexpr auto kQueriesInstance = []<typename C>(C) { return queries_kernel<C::value>(); };
+inline constexpr auto kQueriesInstance = []<typename Config>(Config) {
+  constexpr QueriesConfig C = Config::value;
+  return Instance{.kernel = &backward_queries<Config>,
+                  .head_dim = C.head_dim,
+                  .variant = C.variant,
+                  .block_q = C.block_q(),
+                  .block_k = C.block_k,
+                  .threads = C.threads(),
+                  .shared_memory = C.tile_bytes() + static_cast<int>(sizeof(QueryTile))};
+};
 
 }  // namespace tessera::cuda::mma::backward

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda/common/backward_call.h"
+#include "cuda/common/ptx/types.h"
 #include "cuda/common/step_cursor.h"
 #include "cuda/sm90/common/layout.h"
 

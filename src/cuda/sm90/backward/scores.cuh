@@ -129,10 +129,18 @@ __device__ __forceinline__ bool Consumer<C>::spread_non_finite(int part, float& 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
   wait(&shared_.scores_full[score_slot(0)], queries_.count() / C.kScoreStages & 1, WaitFor::scores_full);
-  const int thread = static_cast<int>(threadIdx.x) % kWarpGroup;
-  constexpr int kChunks = C.query_bytes() / kChunkBytes;
-  clear_chunks<C.type, kWarpGroup>(ptx::shared_address(shared_.q[slot]), 0, kChunks, thread);
-  clear_chunks<C.type, kWarpGroup>(ptx::shared_address(shared_.grad_out[slot]), 0, kChunks, thread);
+  auto clear = [&](const unsigned char* tile) {
+#pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;
+         at += kWarpGroup) {
+      const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
+      clear_chunk<C.type>(ptx::shared_address(tile) +
+                          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes +
+                                                     at % 8 * kChunkBytes));
+    }
+  };
+  clear(shared_.q[slot]);
+  clear(shared_.grad_out[slot]);
   ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
   ptx::meet(kOwn + group_, kWarpGroup);
 }
