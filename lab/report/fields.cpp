@@ -132,7 +132,8 @@ std::string named_value_text(const json& row, const std::string& field) {
   const json value = field_value(row, field);
   const std::string text = value_text(value);
   if (value.is_string()) return text;
-  return fmt::format("{} {}", quantity_of(field, "", 0).symbol, text);
+  const std::string symbol = quantity_of(field, "", 0).symbol;
+  return symbol.size() <= 3 ? fmt::format("{} = {}", symbol, text) : fmt::format("{} {}", symbol, text);
 }
 
 }  // namespace tessera::lab::report

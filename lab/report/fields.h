@@ -26,7 +26,7 @@ std::optional<double> number_of(const nlohmann::json& row, const std::string& fi
 
 // "flash2", "4096", "yes", "-".
 std::string value_text(const nlohmann::json& value);
-// The same where the field must be named too: "batch 4", but "flash2".
+// The same with the name of the field, where the value is no name itself: "batch 4", "N = 512", "flash2".
 std::string named_value_text(const nlohmann::json& row, const std::string& field);
 
 }  // namespace tessera::lab::report

@@ -129,7 +129,9 @@ void find_crossings(const DrawnFigure& figure, const Group& group, Sentences& se
 
 // "grows quadratically for standard (N^2.00)"
 std::string growth_text(const DrawnFigure& figure, const Series& series, double exponent) {
-  const std::string power = fmt::format("{}^{:.2f}", figure.x.quantity.symbol, exponent);
+  const std::string& symbol = figure.x.quantity.symbol;
+  const bool words = symbol.find(' ') != std::string::npos;
+  const std::string power = fmt::format(fmt::runtime(words ? "({})^{:.2f}" : "{}^{:.2f}"), symbol, exponent);
   if (std::fabs(exponent) < 0.12) {
     const auto least = std::min_element(
         series.marks.begin(), series.marks.end(),
@@ -141,8 +143,7 @@ std::string growth_text(const DrawnFigure& figure, const Series& series, double 
     return fmt::format("grows quadratically for {} ({})", series.primary, power);
   const auto slope = linear_slope(figure.x, series);
   if (std::fabs(exponent - 1) < 0.12 && slope) {
-    const std::string each =
-        figure.x.quantity.unit == "tokens" ? "token" : "unit of " + figure.x.quantity.symbol;
+    const std::string each = figure.x.quantity.unit == "tokens" ? "token" : "unit of " + symbol;
     return fmt::format("grows linearly for {} ({}, {} per {})", series.primary, power,
                        quantity_text(figure.y, *slope), each);
   }
@@ -188,9 +189,15 @@ void describe_shape(const DrawnFigure& figure, const Group& group, Sentences& se
     }
   }
   if (parts.empty()) return;
-  sentences.push_back(more_is_better(figure) ? fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts))
-                                             : fmt::format("With {}, {} {}.", figure.x.quantity.symbol,
-                                                           figure.y.symbol, listed(parts)));
+  if (more_is_better(figure)) {
+    sentences.push_back(fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts)));
+    return;
+  }
+  for (std::size_t i = parts.size(); --i > 0;) {  // the verb once, where the parts share it
+    const std::string verb = parts[i].substr(0, parts[i].find(' ') + 1);
+    if (parts[i - 1].starts_with(verb)) parts[i].erase(0, verb.size());
+  }
+  sentences.push_back(fmt::format("With {}, {} {}.", axis_words(figure.x), figure.y.symbol, listed(parts)));
 }
 
 // The further lines of a panel of one series, in multiples of the lower bound, each at its last common place.

@@ -137,7 +137,8 @@ TEST(Sentences, AlgorithmsOnTheAxisAreCompared) {
   spec.x = "algorithm";
   spec.series = {"q_length"};
   const std::string said = words(test_rows(), spec);
-  EXPECT_TRUE(contains(said, "N 512: flash2 is 4.0× as fast as standard (16.0 ms against 64.0 ms).")) << said;
+  EXPECT_TRUE(contains(said, "N = 512: flash2 is 4.0× as fast as standard (16.0 ms against 64.0 ms)."))
+      << said;
 }
 
 TEST(Sentences, DistanceToTheLowerBoundIsSaid) {

@@ -64,6 +64,12 @@ std::string at(const Axis& axis, std::size_t x) {
   return fmt::format("{} {}", preposition, where(axis, axis.labels[x]));
 }
 
+std::string axis_words(const Axis& axis) {
+  const std::string& symbol = axis.quantity.symbol;
+  if (is_count(axis)) return "the number of " + symbol;
+  return symbol.size() <= 3 ? symbol : "the " + symbol;
+}
+
 Relation relation(const Quantity& quantity, double value, double base) {
   const double ratio = value / base;
   const std::string& what = quantity.symbol;

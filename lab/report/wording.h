@@ -30,6 +30,9 @@ std::string where(const Axis& axis, const std::string& label);
 // The same with its preposition: "at N = 512", "with 8 heads", "for flash2".
 std::string at(const Axis& axis, std::size_t x);
 
+// What grows along an axis: "N", "the batch", "the number of heads".
+std::string axis_words(const Axis& axis);
+
 // How one value compares with another: "is", "4.0× as fast", and "as" before the other's name.
 struct Relation {
   std::string verb;

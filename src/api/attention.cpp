@@ -19,19 +19,17 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
   core::guarded([&] {
     const cpu::DefaultFloats floats;
     core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
-    const registry::Kernel& kernel =
-        registry::select(registry::kernels(), problem, registry::forced_kernel());
     Executor& executor = api::executor_of(execution);
-    const registry::Configuration configuration =
-        kernel.configure(problem, api::workers_of(execution, executor));
+    const auto [kernel, choice] = registry::select(
+        registry::kernels(), problem, api::workers_of(execution, executor), registry::forced_kernel());
     if (execution.workspace.data != nullptr) api::check_workspace(execution.workspace, problem, tensors);
     if (api::writes_nothing(problem)) return;
-    // Planned with the mask on the host; the kernel reads its copy on the device.
+    // The choice was made with the mask on the host; the kernel reads a copy on the device.
     if (problem.blocks && problem.device.type == DeviceType::cuda) {
       problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);
     }
-    api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
-    kernel.run(problem, configuration, {workspace.data(), &executor, execution.stream});
+    api::WorkspaceLease workspace(execution, choice.workspace_bytes, problem.device);
+    kernel->run(problem, choice, {workspace.data(), &executor, execution.stream});
     workspace.give_back();
   });
 }

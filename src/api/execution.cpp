@@ -13,7 +13,7 @@
 namespace tessera::api {
 namespace {
 
-using registry::kWorkspaceAlignment;
+using core::kWorkspaceAlignment;
 
 constexpr int kMaxThreads = 4096;
 

@@ -8,11 +8,11 @@ namespace {
 
 #if TESSERA_HAVE_CUDA
 
-void expect_same(std::span<const flash2::BackwardKernel> kernels,
-                 std::span<const flash2::BackwardKernel> numbers) {
+void expect_same(std::span<const mma::backward::Instance> kernels,
+                 std::span<const mma::backward::Instance> numbers) {
   ASSERT_EQ(kernels.size(), numbers.size());
   for (std::size_t i = 0; i < kernels.size(); ++i) {
-    const flash2::BackwardKernel &a = kernels[i], &b = numbers[i];
+    const mma::backward::Instance &a = kernels[i], &b = numbers[i];
     SCOPED_TRACE("head_dim " + std::to_string(a.head_dim) + ", number " + std::to_string(i));
     EXPECT_EQ(a.head_dim, b.head_dim);
     EXPECT_EQ(a.variant, b.variant);
@@ -26,7 +26,7 @@ void expect_same(std::span<const flash2::BackwardKernel> kernels,
   }
 }
 
-void expect_same(const flash2::BackwardFamily& kernels, const flash2::BackwardFamily& numbers) {
+void expect_same(const mma::backward::Family& kernels, const mma::backward::Family& numbers) {
   for (int i = 0; i < 3; ++i) {
     expect_same(kernels.tables[i].keys, numbers.tables[i].keys);
     expect_same(kernels.tables[i].queries, numbers.tables[i].queries);
@@ -35,9 +35,9 @@ void expect_same(const flash2::BackwardFamily& kernels, const flash2::BackwardFa
 }
 
 TEST(CudaShapes, Flash2Backward) {
-  expect_same(flash2::backward_family_fp16(), shapes::backward_family());
-  expect_same(flash2::backward_family_bf16(), shapes::backward_family());
-  expect_same(flash2::backward_family_sm75(), shapes::backward_family_turing());
+  expect_same(mma::backward::family_fp16(), shapes::backward_family());
+  expect_same(mma::backward::family_bf16(), shapes::backward_family());
+  expect_same(mma::backward::family_sm75(), shapes::backward_family_turing());
 }
 
 void expect_same(const flash1::Instance& a, const flash1::Instance& b) {

@@ -1,5 +1,5 @@
-// What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a kernel can be chosen for an
-// assumed GPU. Nothing of it is ever launched: `launch` throws.
+// What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a
+// kernel can be chosen for an assumed GPU. Nothing of it is ever launched: `launch` throws.
 #include "core/base/immortal.h"
 #include "cuda/baselines/delta.h"
 #include "cuda/baselines/minimal/launch.h"
@@ -48,18 +48,18 @@ std::span<const sm90::forward::Instance> hopper_forward_fp16() {
 std::span<const sm90::forward::Instance> hopper_forward_bf16() {
   return instances<sm90::forward::Instance, sm90::forward::kConfigs<ptx::Half16::bf16>>();
 }
-std::span<const hopper::BackwardInstance> hopper_backward_fp16() {
-  return instances<hopper::BackwardInstance, hopper::kBackwardConfigs<ptx::Half16::fp16>>();
+std::span<const sm90::backward::Instance> hopper_backward_fp16() {
+  return instances<sm90::backward::Instance, sm90::backward::kConfigs<ptx::Half16::fp16>>();
 }
-std::span<const hopper::BackwardInstance> hopper_backward_bf16() {
-  return instances<hopper::BackwardInstance, hopper::kBackwardConfigs<ptx::Half16::bf16>>();
+std::span<const sm90::backward::Instance> hopper_backward_bf16() {
+  return instances<sm90::backward::Instance, sm90::backward::kConfigs<ptx::Half16::bf16>>();
 }
 
-namespace flash2 {
-BackwardFamily backward_family_fp16() { return shapes::backward_family(); }
-BackwardFamily backward_family_bf16() { return shapes::backward_family(); }
-BackwardFamily backward_family_sm75() { return shapes::backward_family_turing(); }
-}  // namespace flash2
+namespace mma::backward {
+Family family_fp16() { return shapes::backward_family(); }
+Family family_bf16() { return shapes::backward_family(); }
+Family family_sm75() { return shapes::backward_family_turing(); }
+}  // namespace mma::backward
 
 namespace flash1 {
 template <Engine E>

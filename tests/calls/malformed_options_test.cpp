@@ -1,4 +1,4 @@
-// Malformed descriptions, shapes and executions, and calls that no kernel serves.
+// Malformed descriptions, shapes and executions, and calls that no kernel supports.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -321,7 +321,7 @@ bool has_gpu() {
                      [](const DeviceInfo& d) { return d.device.type == DeviceType::cuda; });
 }
 
-// Calls that are sound but that no kernel serves: the message lists each kernel with what it lacks.
+// Valid calls that no kernel supports: the message begins with the way out and has a line for each kernel.
 Cases unsupported_cases() {
   Cases cases;
   auto add = [&](const std::string& name, Act act, std::function<void(Call&)> spoil,
@@ -332,20 +332,23 @@ Cases unsupported_cases() {
     return [algorithm](Call& call) { call.attention.algorithm = algorithm; };
   };
   add("forward_flash3", Act::forward, ask(Algorithm::flash3),
-      {"no kernel serves this forward on cpu", "cpu.flash2", "implements flash2, flash3 is asked for"});
+      {"no CPU kernel implements flash3; it requires a GPU of compute capability 9.0", "cpu.flash2",
+       "implements flash2, not flash3"});
   add("backward_flash3", Act::backward, ask(Algorithm::flash3),
-      {"no kernel serves this backward on cpu", "cpu.flash2", "implements flash2, flash3 is asked for"});
+      {"no CPU kernel implements flash3; it requires a GPU of compute capability 9.0", "cpu.flash2",
+       "implements flash2, not flash3"});
   add("plan_minimal", Act::plan, ask(Algorithm::minimal),
-      {"no kernel serves this forward on cpu", "cpu.flash2", "implements flash2, minimal is asked for"});
+      {"no CPU kernel implements minimal; it requires a GPU of compute capability 7.5 or newer", "cpu.flash2",
+       "implements flash2, not minimal"});
   if (!has_gpu()) {
     add("forward_cuda", Act::forward,
         [](Call& call) {
           ForwardTensors& t = call.forward;
           for (Tensor* tensor : {&t.q, &t.k, &t.v, &t.bias, &t.out, &t.lse}) tensor->device = Device::cuda(0);
         },
-        {"no kernel serves this forward on cuda:0", "cpu.flash2", "runs on the CPU"});
+        {"cuda:0 ", "cpu.flash2", "runs on the CPU, the tensors are on cuda:0"});
     add("plan_cuda", Act::plan, [](Call& call) { call.device = Device::cuda(1); },
-        {"no kernel serves this forward on cuda:1", "cpu.flash2", "runs on the CPU"});
+        {"cuda:1 ", "cpu.flash2", "runs on the CPU, the tensors are on cuda:1"});
   }
   return cases;
 }
@@ -375,7 +378,8 @@ TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
   expect_refused({"does_not_fit",
                   Act::forward,
                   ask,
-                  {"cpu.flash2: implements flash2, standard is asked for"},
+                  {"TESSERA_KERNEL selects cpu.flash2, which does not run this forward on cpu",
+                   "cpu.flash2: implements flash2, not standard"},
                   ErrorCode::unsupported});
 }
 

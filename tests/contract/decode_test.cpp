@@ -272,14 +272,14 @@ TEST(DecodeChoice, FewQueriesAreItsOwn) {
   EXPECT_NE(decode.details.find("splits of"), std::string::npos) << decode.details;
   const Plan prefill = plan({}, Shapes{.q_length = 64, .k_length = 4096, .q_heads = 32, .kv_heads = 8});
   EXPECT_EQ(prefill.kernel, "cpu.flash2");
-  EXPECT_EQ(why_not(prefill, kKernel), "is for at most 16 queries; here 64");
+  EXPECT_EQ(why_not(prefill, kKernel), "supports at most 16 queries; this call has 64");
 }
 
 TEST(DecodeChoice, WithoutVectorsItSaysSo) {
   const ForcedTarget forced(cpu::Target::portable);
   const Plan chosen = plan({}, Shapes{.q_length = 1, .k_length = 4096});
   EXPECT_EQ(chosen.kernel, "cpu.flash2");
-  EXPECT_EQ(why_not(chosen, kKernel), "needs a vector instruction set; here portable");
+  EXPECT_EQ(why_not(chosen, kKernel), "requires a vector instruction set; this CPU runs `portable`");
 }
 
 // The workspace is linear in the keys: one partial result per split.

@@ -25,6 +25,8 @@
 namespace tessera::cuda::hopper {
 
 using namespace sm90::forward;
+using BackwardConfig = sm90::backward::Config;
+using BackwardInstance = sm90::backward::Instance;
 namespace {
 
 using ptx::Half16;
@@ -324,10 +326,10 @@ void check_forward(const Instance& instance, const Shape& shape, bool codes) {
   p.out = view(out.data(), p.q_length, p.q_heads, p.v_dim);
   p.lse = {lse.data(), p.q_heads * p.q_length, p.q_length, 1};
   p.has_lse = true;
-  const Schedule schedule = hopper_schedule(c, p, device_limits(0).multiprocessors);
-  Device<std::byte> workspace(hopper_workspace(schedule) + 256);
+  const auto decision = sm90::forward::decide(instance, p, device_limits(0).multiprocessors);
+  Device<std::byte> workspace(decision.workspace_bytes() + 256);
   workspace.fill(0x5A);
-  launch_hopper(instance, p, workspace.data(), nullptr, report());
+  sm90::forward::enqueue(decision, p, workspace.data(), nullptr, report());
   finish(what);
 
   const std::vector<std::uint16_t> found = out.host();
@@ -541,9 +543,10 @@ void check_backward(const BackwardInstance& instance, const Shape& shape) {
   p.grad_q = exact.q.view(grad_q.data()), p.grad_k = exact.k.view(grad_k.data());
   p.grad_v = exact.v.view(grad_v.data());
   p.has_lse = p.has_grad_q = p.has_grad_k = p.has_grad_v = true;
-  Device<std::byte> workspace(hopper_backward_configuration(p, 0).workspace_bytes);
+  const auto decision = sm90::backward::decide(instance, p);
+  Device<std::byte> workspace(decision.workspace_bytes);
   workspace.fill(0xFF), grad_q.fill(0xFF), grad_k.fill(0xFF), grad_v.fill(0xFF);
-  launch_hopper_backward(instance, p, workspace.data(), nullptr, report());
+  sm90::backward::enqueue(decision, p, workspace.data(), nullptr, report());
   finish(what, sm90::backward::kWaitNames);
   verdict(what, far_off("grad_q", grad_q, exact.grad_q, c.type) +
                     far_off("grad_k", grad_k, exact.grad_k, c.type) +

@@ -51,17 +51,3 @@ Family family_bf16();
 Family family_sm75();
 
 }  // namespace tessera::cuda::mma::backward
-
-// The names that the host code of this folder still uses.
-namespace tessera::cuda::flash2 {
-
-using cuda::kFinishThreads, cuda::kPrepareThreads, cuda::kQueryBlock, cuda::kTurnsPerBlock, cuda::QueryBlocks;
-using BackwardArguments = BackwardCall;
-using BackwardFamily = mma::backward::Family;
-using BackwardKernel = mma::backward::Instance;
-using BackwardTable = mma::backward::Table;
-inline BackwardFamily backward_family_fp16() { return mma::backward::family_fp16(); }
-inline BackwardFamily backward_family_bf16() { return mma::backward::family_bf16(); }
-inline BackwardFamily backward_family_sm75() { return mma::backward::family_sm75(); }
-
-}  // namespace tessera::cuda::flash2

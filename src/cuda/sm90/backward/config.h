@@ -80,12 +80,3 @@ struct Instance {
 };
 
 }  // namespace tessera::cuda::sm90::backward
-
-// The names that the host code of this folder still uses.
-namespace tessera::cuda::hopper {
-
-using BackwardArguments = sm90::backward::Arguments;
-using BackwardConfig = sm90::backward::Config;
-using BackwardInstance = sm90::backward::Instance;
-
-}  // namespace tessera::cuda::hopper
