@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/environment.h"
 #include "malformed.h"
+#include "reference/tolerance/check.h"
 
 namespace tessera::test {
 namespace {
@@ -364,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(Execution, MalformedOption, ::testing::ValuesIn(executi
 INSTANTIATE_TEST_SUITE_P(Unsupported, MalformedOption, ::testing::ValuesIn(unsupported_cases()), test_name);
 
 TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
-  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash9");
+  const reference::ForceKernel forced("cpu.flash9");
   expect_refused({"unknown",
                   Act::forward,
                   [](Call&) {},
@@ -372,7 +372,7 @@ TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
 }
 
 TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
-  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash2");
+  const reference::ForceKernel forced("cpu.flash2");
   auto ask = [](Call& call) { call.attention.algorithm = Algorithm::standard; };
   expect_refused({"does_not_fit",
                   Act::forward,
@@ -383,7 +383,7 @@ TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
 }
 
 TEST(ForcedKernelName, OneThatFitsIsTaken) {
-  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash2");
+  const reference::ForceKernel forced("cpu.flash2");
   const Call call;
   EXPECT_EQ(plan(call.attention, call.forward).kernel, "cpu.flash2");
 }
