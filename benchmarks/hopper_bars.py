@@ -1,4 +1,4 @@
-"""What `peers_gpu.py --algorithm hopper` must reach, as tables."""
+"""What `peers_gpu.py --algorithm flash3` must reach, as tables."""
 
 from gpu_bars import LENGTHS
 from judging import Bar

@@ -11,7 +11,7 @@ arguments, 77 there is no GPU or no PyTorch for it.
 
     make peers-gpu                                          # with the PyTorch of python3, or PYTHON=...
     python3 benchmarks/peers_gpu.py --sections forward --head-dims 64
-    python3 benchmarks/peers_gpu.py --algorithm hopper      # against cuDNN: peers_hopper.py, with bars of its own
+    python3 benchmarks/peers_gpu.py --algorithm flash3      # against cuDNN: peers_hopper.py, with bars of its own
 """
 
 import argparse
@@ -463,11 +463,11 @@ def parse_options():
         description=__doc__.split("\n\n")[0],
         epilog="Lists are separated by commas. Sections: "
         + "; ".join(f"{name}: {text}" for name, text in cells.SECTIONS.items())
-        + ". With --algorithm hopper: "
+        + ". With --algorithm flash3: "
         + "; ".join(f"{name}: {text}" for name, text in hopper_bars.SECTIONS.items()),
     )
     add = parser.add_argument
-    add("--algorithm", choices=("flash2", "hopper"), default="flash2", help="what is measured [flash2]")
+    add("--algorithm", choices=("flash2", "flash3"), default="flash2", help="what is measured [flash2]")
     add("--sections", help="what to measure [all of the algorithm's]")
     add("--dtypes", type=listed(cells.DTYPES), default=list(cells.DTYPES), help="of bf16, fp16 [both]")
     add("--head-dims", type=listed(cells.HEAD_DIMS, int), default=list(cells.HEAD_DIMS), help="of 64, 128, 256 [all]")
@@ -477,7 +477,7 @@ def parse_options():
     add("--library", type=pathlib.Path, default=ROOT / "build/release/lib/libtessera.so", help="libtessera.so")
     add("--out", type=pathlib.Path, help="also write the JSON object, with every cell, to this file")
     options = parser.parse_args()
-    sections = tuple(hopper_bars.SECTIONS if options.algorithm == "hopper" else cells.SECTIONS)
+    sections = tuple(hopper_bars.SECTIONS if options.algorithm == "flash3" else cells.SECTIONS)
     try:
         options.sections = listed(sections)(options.sections) if options.sections else list(sections)
     except argparse.ArgumentTypeError as error:
@@ -526,7 +526,7 @@ def main():
         return 77
     torch.manual_seed(0)
     start = time.perf_counter()
-    if options.algorithm == "hopper":
+    if options.algorithm == "flash3":
         from peers_hopper import HopperBenchmark
 
         benchmark, bars = HopperBenchmark(options), hopper_bars.BARS

@@ -1,4 +1,4 @@
-"""The sections of `peers_gpu.py --algorithm hopper`: cuda.hopper against PyTorch's cuDNN backend.
+"""The sections of `peers_gpu.py --algorithm flash3`: cuda.hopper against PyTorch's cuDNN backend.
 
 Two protocols, both with 30 ms of calls to warm up, so that the power limit sets the clock as it does in real work, and with
 L2 emptied before every launch; medians count. Interleaved: 200 ms of single launches of both sides in turn. Alone: 100 ms of
@@ -16,7 +16,7 @@ import gpu_bars as cells
 import hopper_bars
 from peers_gpu import LAZY, RAMPS, Benchmark, Problem, ramp_inputs, relative_errors
 
-HOPPER = 4  # TSR_HOPPER
+FLASH3 = 4  # TSR_FLASH3
 WARM_UP_MS, MEASURE_MS, ALONE_ROUNDS = 30, 100, 3
 FLUSH_MS = 0.08
 FLUSH_BYTES = 2**28
@@ -44,7 +44,7 @@ def random_bf16(*size):
 class HopperBenchmark(Benchmark):
     def checked(self, problem, theirs, **options):
         """A call by the Hopper kernel and what is known of it."""
-        call, error = problem.checked("forward", theirs, algorithm=HOPPER, **options)
+        call, error = problem.checked("forward", theirs, algorithm=FLASH3, **options)
         return call, {"error": error, "kernel": call.plan()["kernel"]}
 
     def timed(self, call):
@@ -128,9 +128,9 @@ class HopperBenchmark(Benchmark):
         length, width = 16384, 1024
         for dim in self.options.head_dims:
             problem = Problem(self.tessera, length, dim, "bf16")
-            full = problem.ours("forward", algorithm=HOPPER)
+            full = problem.ours("forward", algorithm=FLASH3)
             problem.poison()
-            call = problem.ours("forward", algorithm=HOPPER, causal=True)
+            call = problem.ours("forward", algorithm=FLASH3, causal=True)
             call.attention.left = width
             call()
             places = torch.arange(length, device="cuda")
@@ -151,13 +151,13 @@ class HopperBenchmark(Benchmark):
                 lengths.append(min(generator.choice((128, 300, 512, 777, 1024, 2048, 4096)), cells.TOKENS - sum(lengths)))
             total = sum(lengths)
             problem = Problem(self.tessera, 4096, dim, "bf16")
-            dense = problem.ours("forward", algorithm=HOPPER, causal=causal)
+            dense = problem.ours("forward", algorithm=FLASH3, causal=causal)
             packed = problem_of(self.tessera, *(random_bf16(1, heads, total, dim) for _ in range(3)))
             packed.poison()
             ends = torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32)
             options = {"lengths_q": ends.data_ptr(), "lengths_k": ends.data_ptr(), "lengths_count": len(lengths)}
             options |= {"lengths_max_q": max(lengths), "lengths_max_k": max(lengths)}
-            call = packed.ours("forward", algorithm=HOPPER, causal=causal, **options)
+            call = packed.ours("forward", algorithm=FLASH3, causal=causal, **options)
             call()
             error, begin = 0.0, 0
             for count in lengths:
@@ -176,7 +176,7 @@ class HopperBenchmark(Benchmark):
     def dims(self):
         for length in hopper_bars.SOME_LENGTHS:
             wide = Problem(self.tessera, length, 128, "bf16")
-            full = wide.ours("forward", algorithm=HOPPER)
+            full = wide.ours("forward", algorithm=FLASH3)
             for dim in (72, 96, 120):
                 size = (cells.TOKENS // length, 16, length, dim)
                 problem = problem_of(self.tessera, *(random_bf16(*size) for _ in range(3)))
@@ -192,7 +192,7 @@ class HopperBenchmark(Benchmark):
                 continue
             problem = Problem(self.tessera, length, dim, "bf16")
             theirs = problem.theirs("backward", SDPBackend.CUDNN_ATTENTION, causal)
-            call, error = problem.checked("backward", theirs, algorithm=HOPPER, causal=causal)
+            call, error = problem.checked("backward", theirs, algorithm=FLASH3, causal=causal)
             flash2 = problem.ours("backward", causal=causal)
             ours, cudnn, other = self.repeated([call, theirs, flash2])
             text = (
@@ -208,7 +208,7 @@ class HopperBenchmark(Benchmark):
                 problem = Problem(self.tessera, 8192, dim, dtype, ramp_inputs(rise, downwards))
                 theirs = problem.theirs("forward", SDPBackend.CUDNN_ATTENTION)
                 call, facts = self.checked(problem, theirs)
-                lazy = problem.ours("forward", tessera=self.variant(**LAZY), algorithm=HOPPER)
+                lazy = problem.ours("forward", tessera=self.variant(**LAZY), algorithm=FLASH3)
                 times = self.repeated([call, lazy])
                 what = f"{'falling' if downwards else 'rising'} by {rise}"
                 fields = {"of_lazy": times[1] / times[0], "tessera_ms": times[0], **facts}

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lab/terminal/errors.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {
@@ -20,20 +21,21 @@ namespace {
 
 }  // namespace
 
-void require_plain(const std::string& name, const Workload& workload) {
-  const Point& p = workload.point();
-  if (mask_text(p) != "full") refuse(name, fmt::format("knows no masks; this one is {}", mask_text(p)));
+void require_plain(const std::string& name, const Operation& operation) {
+  const Problem& p = operation.problem();
+  if (mask_text(p) != "full")
+    refuse(name, fmt::format("supports no masks; this problem has {}", mask_text(p)));
   if (kv_heads(p) != p.heads || value_dim(p) != p.dim)
-    refuse(name, "needs as many key heads and value dimensions as of q");
+    refuse(name, "requires kv_heads = heads and v_dim = dim");
   if (p.bias || p.alibi || p.softcap > 0 || p.dropout > 0)
-    refuse(name, "knows no bias, ALiBi, softcap or dropout");
+    refuse(name, "supports no bias, ALiBi, softcap or dropout");
 }
 
-void require_fp32_on_cpu(const std::string& name, const Workload& workload, const Tensors& tensors) {
-  const DType dtype = workload.point().dtype;
-  if (tensors.forward().q.device.type != DeviceType::cpu) refuse(name, "runs on the CPU alone");
+void require_fp32_on_cpu(const std::string& name, const Operation& operation, const Tensors& tensors) {
+  const DType dtype = operation.problem().dtype;
+  if (tensors.forward().q.device.type != DeviceType::cpu) refuse(name, "runs on the CPU only");
   if (dtype != DType::fp32)
-    refuse(name, fmt::format("computes in fp32 on the CPU, not in {}", tessera::name(dtype)));
+    refuse(name, fmt::format("supports fp32 only on the CPU; this problem has {}", tessera::name(dtype)));
 }
 
 }  // namespace tessera::lab

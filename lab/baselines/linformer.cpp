@@ -55,20 +55,20 @@ class Buffer {
 
 class Linformer final : public Baseline {
  public:
-  Plan plan(const Workload& workload, const Tensors& tensors, Direction direction,
+  Plan plan(const Operation& operation, const Tensors& tensors, Direction direction,
             const Execution& execution) const override {
-    require_plain("linformer", workload);
+    require_plain("linformer", operation);
     const Device device = tensors.forward().q.device;
-    if (device.type == DeviceType::cpu) require_fp32_on_cpu("linformer", workload, tensors);
+    if (device.type == DeviceType::cpu) require_fp32_on_cpu("linformer", operation, tensors);
     if (const std::string missing = products_missing(device); !missing.empty())
       throw Error(ErrorCode::unsupported, missing);
-    const Shapes& s = workload.shapes();
+    const Shapes& s = operation.shapes();
     Shapes projected = s;
     projected.k_length = rank_of(s);
     Plan plan =
-        tessera::plan(workload.attention(Algorithm::automatic), projected, device, direction, execution);
+        tessera::plan(operation.attention(Algorithm::automatic), projected, device, direction, execution);
     plan.kernel = "lab.linformer+" + plan.kernel;
-    const core::Cost standard = cost_of(workload, direction, Algorithm::standard, 0, 0, 0);
+    const core::Cost standard = cost_of(operation, direction, Algorithm::standard, 0, 0, 0);
     plan.standard_traffic_bytes = standard.traffic_bytes;
     plan.standard_workspace_bytes = standard.extra_bytes;
     const Sizes sizes(s);
@@ -87,13 +87,13 @@ class Linformer final : public Baseline {
     return plan;
   }
 
-  void run(const Workload& workload, const Tensors& tensors, Direction direction,
+  void run(const Operation& operation, const Tensors& tensors, Direction direction,
            const Execution& execution) override {
-    const Sizes sizes(workload.shapes());
+    const Sizes sizes(operation.shapes());
     device_ = tensors.forward().q.device;
     if (k_projection_.data() == nullptr) prepare(sizes, execution);
-    if (direction == Direction::forward) forward(workload, tensors, sizes, execution);
-    else backward(workload, tensors, sizes, execution);
+    if (direction == Direction::forward) forward(operation, tensors, sizes, execution);
+    else backward(operation, tensors, sizes, execution);
   }
 
   bool exact() const override { return false; }
@@ -168,17 +168,17 @@ class Linformer final : public Baseline {
     return tensor(buffer.data(), sizes.dtype, shape, device_);
   }
 
-  void forward(const Workload& workload, const Tensors& tensors, const Sizes& sizes,
+  void forward(const Operation& operation, const Tensors& tensors, const Sizes& sizes,
                const Execution& execution) {
     ForwardTensors t = tensors.forward();
     project(k_projection_, t.k.data, k_.data(), sizes, execution);
     project(v_projection_, t.v.data, v_.data(), sizes, execution);
     t.k = projected(k_, t.k, sizes);
     t.v = projected(v_, t.v, sizes);
-    tessera::forward(workload.attention(Algorithm::automatic), t, execution);
+    tessera::forward(operation.attention(Algorithm::automatic), t, execution);
   }
 
-  void backward(const Workload& workload, const Tensors& tensors, const Sizes& sizes,
+  void backward(const Operation& operation, const Tensors& tensors, const Sizes& sizes,
                 const Execution& execution) {
     const BackwardTensors all = tensors.backward();
     const Buffer grad_k(execution, sizes.projected), grad_v(execution, sizes.projected);
@@ -187,7 +187,7 @@ class Linformer final : public Baseline {
     t.v = projected(v_, all.v, sizes);
     t.grad_k = projected(grad_k, all.k, sizes);
     t.grad_v = projected(grad_v, all.v, sizes);
-    tessera::backward(workload.attention(Algorithm::automatic), t, execution);
+    tessera::backward(operation.attention(Algorithm::automatic), t, execution);
     project_back(k_projection_, grad_k.data(), all.grad_k.data, sizes, execution);
     project_back(v_projection_, grad_v.data(), all.grad_v.data, sizes, execution);
   }

@@ -11,7 +11,7 @@
 #include "lab/baselines/baseline.h"
 #include "lab/measure/machine/counting_allocator.h"
 #include "lab/measure/machine/gpu_timer.h"
-#include "lab/measure/runner.h"
+#include "lab/measure/measure.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {
@@ -19,23 +19,23 @@ namespace {
 
 // The loss sum(out * grad_out) changes with each input as its gradient says.
 TEST(Linformer, GradientsAreThoseOfItsForward) {
-  Point point;
-  point.seq = 24, point.heads = 2, point.dim = 8;
-  const Workload workload(point);
-  Tensors tensors(workload.shapes(), Direction::backward, Device::cpu());
+  Problem problem;
+  problem.seq = 24, problem.heads = 2, problem.dim = 8;
+  const Operation operation(problem);
+  Tensors tensors(operation.shapes(), Direction::backward, Device::cpu());
   tensors.allocate(5);
   CountingAllocator allocator(std::size_t{1} << 30);
   const Execution execution{.allocator = &allocator};
   const auto linformer = make_baseline("linformer");
   try {
-    (void)linformer->plan(workload, tensors, Direction::forward, execution);
+    (void)linformer->plan(operation, tensors, Direction::forward, execution);
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }
   const BackwardTensors t = tensors.backward();
   const std::size_t count = 24 * 2 * 8;
   auto loss = [&] {
-    linformer->run(workload, tensors, Direction::forward, execution);
+    linformer->run(operation, tensors, Direction::forward, execution);
     double sum = 0;
     for (std::size_t i = 0; i < count; ++i) {
       sum += double{static_cast<const float*>(t.out.data)[i]} * static_cast<const float*>(t.grad_out.data)[i];
@@ -43,7 +43,7 @@ TEST(Linformer, GradientsAreThoseOfItsForward) {
     return sum;
   };
   loss();
-  linformer->run(workload, tensors, Direction::backward, execution);
+  linformer->run(operation, tensors, Direction::backward, execution);
   for (const auto& [input, gradient] :
        {std::pair{t.k, t.grad_k}, std::pair{t.v, t.grad_v}, std::pair{t.q, t.grad_q}}) {
     float& element = static_cast<float*>(const_cast<void*>(static_cast<const void*>(input.data)))[37];
@@ -62,18 +62,18 @@ TEST(Linformer, GradientsAreThoseOfItsForward) {
 // The same numbers from the same seeds, in fp32; products are summed in another order.
 TEST(Linformer, AGpuComputesWhatTheCpuDoes) {
   if (const std::string reason = cuda::unusable(0); !reason.empty()) GTEST_SKIP() << reason;
-  Point point;
-  point.batch = 2, point.seq = 320, point.heads = 2, point.dim = 16;
-  const Workload workload(point);
+  Problem problem;
+  problem.batch = 2, problem.seq = 320, problem.heads = 2, problem.dim = 16;
+  const Operation operation(problem);
   const auto bytes = static_cast<std::size_t>(2 * 320 * 2 * 16) * sizeof(float);
   auto results = [&](Device device, MeasuringAllocator& allocator, void* stream) {
-    Tensors tensors(workload.shapes(), Direction::backward, device);
+    Tensors tensors(operation.shapes(), Direction::backward, device);
     tensors.allocate(5);
     const Execution execution{.stream = stream, .allocator = &allocator};
     const auto linformer = make_baseline("linformer");
-    (void)linformer->plan(workload, tensors, Direction::backward, execution);
-    linformer->run(workload, tensors, Direction::forward, execution);
-    linformer->run(workload, tensors, Direction::backward, execution);
+    (void)linformer->plan(operation, tensors, Direction::backward, execution);
+    linformer->run(operation, tensors, Direction::forward, execution);
+    linformer->run(operation, tensors, Direction::backward, execution);
     const BackwardTensors t = tensors.backward();
     std::vector<std::vector<float>> all;
     for (const Tensor* one : {&t.out, &t.grad_q, &t.grad_k, &t.grad_v}) {
@@ -104,14 +104,11 @@ TEST(Linformer, AGpuComputesWhatTheCpuDoes) {
 
 TEST(Linformer, WithoutAGpuTheRowSaysWhy) {
   if (cuda::unusable(0).empty()) GTEST_SKIP() << "there is a GPU here";
-  Point point;
-  point.seq = 24, point.heads = 2, point.dim = 8;
-  const Contest contest{.point = point,
-                        .device = Device::cuda(0),
-                        .algorithms = {Algorithm::automatic},
-                        .baseline = "linformer"};
-  const auto rows =
-      run_contest(contest, {.memory_budget = std::size_t{1} << 30}, [](double) { return true; });
+  Problem problem;
+  problem.seq = 24, problem.heads = 2, problem.dim = 8;
+  problem.device = Device::cuda(0);
+  const auto rows = measure(problem, {{.baseline = "linformer"}}, {.memory_budget = std::size_t{1} << 30},
+                            [](double) { return true; });
   ASSERT_TRUE(rows && rows->size() == 1);
   EXPECT_EQ(rows->front().status, Status::unsupported);
   EXPECT_NE(rows->front().reason.find("cuda:0"), std::string::npos) << rows->front().reason;

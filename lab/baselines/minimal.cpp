@@ -54,25 +54,25 @@ void attend(const ForwardTensors& t, std::int64_t batch, std::int64_t head, std:
 
 class Minimal final : public Baseline {
  public:
-  Plan plan(const Workload& workload, const Tensors& tensors, Direction direction,
+  Plan plan(const Operation& operation, const Tensors& tensors, Direction direction,
             const Execution& execution) const override {
-    require_plain("minimal", workload);
-    require_fp32_on_cpu("minimal", workload, tensors);
+    require_plain("minimal", operation);
+    require_fp32_on_cpu("minimal", operation, tensors);
     if (direction == Direction::backward)
       throw Error(ErrorCode::unsupported, "the baseline minimal has no backward");
-    Plan plan = tessera::plan(workload.attention(Algorithm::automatic), tensors.forward(), execution);
+    Plan plan = tessera::plan(operation.attention(Algorithm::automatic), tensors.forward(), execution);
     plan.kernel = "lab.minimal";
     plan.algorithm = Algorithm::minimal;
     plan.threads = 1;
     plan.block_q = 1;
     plan.block_k = kTile;
     plan.workspace_bytes = 0;
-    plan.traffic_bytes = cost_of(workload, direction, Algorithm::minimal, 1, kTile, kCache).traffic_bytes;
+    plan.traffic_bytes = cost_of(operation, direction, Algorithm::minimal, 1, kTile, kCache).traffic_bytes;
     return plan;
   }
 
-  void run(const Workload& workload, const Tensors& tensors, Direction, const Execution&) override {
-    const Shapes& s = workload.shapes();
+  void run(const Operation& operation, const Tensors& tensors, Direction, const Execution&) override {
+    const Shapes& s = operation.shapes();
     const ForwardTensors t = tensors.forward();
     const float scale = 1 / std::sqrt(static_cast<float>(s.qk_dim));
     for (std::int64_t batch = 0; batch < s.batch; ++batch) {

@@ -11,6 +11,7 @@
 #include "lab/commands/commands.h"
 #include "lab/commands/parse.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "tessera/error.h"
 #include "tessera/version.h"
 
@@ -20,7 +21,7 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongArguments = 2;
 
-// CLI11's layout, but with lines that say how to get on instead of its placeholders.
+// CLI11's layout with our usage line.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(26); }
@@ -60,7 +61,7 @@ std::string help_text(const CLI::App& command) {
   return text + "\n\n" + command.get_footer() + "\n";
 }
 
-// What was typed and nobody knows: names it and what may have been meant.
+// Refuses words that no command knows, and names the nearest known one.
 void refuse_unknown(const CLI::App& application) {
   const auto chosen = application.get_subcommands();
   const CLI::App& command = chosen.empty() ? application : *chosen.front();
@@ -93,13 +94,13 @@ void declare(CLI::App& application, Action& action) {
   application.allow_extras();
   application.footer(
       "Start with\n"
-      "  tessera info                                  what this build and this machine can do\n"
-      "  tessera verify                                is every kernel right, here and now?\n"
-      "  tessera explain --seq 4096 --causal           what would run, and what it costs\n"
-      "  tessera bench --seq 512..4096 --causal        how fast it is\n"
-      "  tessera lab --quick                           every experiment, small: rows for the figures\n"
-      "  tessera report lab-results                    a page of what tessera lab measured\n"
-      "  tessera peak                                  how fast this machine could be\n\n"
+      "  tessera info                                  show the build, the devices and their kernels\n"
+      "  tessera verify                                check every kernel on this machine\n"
+      "  tessera explain --seq 4096 --causal           show which kernel would run and what it costs\n"
+      "  tessera bench --seq 512..4096 --causal        measure the algorithms\n"
+      "  tessera lab --quick                           run every experiment in small sizes\n"
+      "  tessera report lab-results                    draw the page of the results\n"
+      "  tessera peak                                  measure what the machine can reach\n\n"
       "tessera COMMAND --help lists a command's options.\n"
       "Exit codes: 0 done, 1 something failed, 2 wrong arguments, 130 interrupted.");
   add_info(application, action);
@@ -122,7 +123,7 @@ int run_application(int argc, const char* const* argv) {
     application.parse(argc, argv);
     refuse_unknown(application);
     if (!action) {
-      throw UsageError(fmt::format("which command? One of {}; see tessera --help",
+      throw UsageError(fmt::format("needs a command, one of {}; see tessera --help",
                                    fmt::join(subcommand_names(application), ", ")));
     }
     return action();
@@ -133,6 +134,12 @@ int run_application(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& request) {
     print(std::string(request.what()) + "\n");
     return 0;
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what();  // "--seq: 1 required TEXT missing"
+    const std::string option = text.substr(0, text.find(':'));
+    const std::string command = command_name(application);
+    return complain(command, fmt::format("{}: needs a value; see {} --help", option, command),
+                    kWrongArguments);
   } catch (const CLI::ParseError& error) {
     return complain(command_name(application), error.what(), kWrongArguments);
   } catch (const UsageError& error) {

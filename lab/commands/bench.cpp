@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,10 +10,10 @@
 
 #include "lab/commands/commands.h"
 #include "lab/commands/options.h"
-#include "lab/measure/contests.h"
 #include "lab/measure/machine/machine_text.h"
-#include "lab/measure/rows.h"
-#include "lab/measure/runner.h"
+#include "lab/measure/measure.h"
+#include "lab/measure/row_table.h"
+#include "lab/problem/operation.h"
 #include "lab/terminal/progress.h"
 #include "lab/terminal/terminal.h"
 #include "lab/terminal/units.h"
@@ -27,35 +28,35 @@ struct BenchOptions {
   std::string json, csv;
 };
 
-RunnerOptions runner_options(const BenchOptions& options, Device device) {
-  RunnerOptions result;
-  result.schedule.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
+MeasureOptions measure_options(const BenchOptions& options, Device device) {
+  MeasureOptions result;
+  result.repetitions.warmup = static_cast<int>(parse_integer("--warmup", options.warmup, {0, 10'000}));
   if (!options.repetitions.empty() && !options.min_time.empty()) {
-    throw UsageError(fmt::format("--repetitions '{}': excludes --min-time '{}'; give one of them",
-                                 options.repetitions, options.min_time));
+    throw UsageError("--repetitions and --min-time cannot be combined; give one of them");
   }
   if (!options.repetitions.empty()) {
-    result.schedule.repetitions =
+    result.repetitions.repetitions =
         static_cast<int>(parse_integer("--repetitions", options.repetitions, {1, 1'000'000}));
   }
   if (!options.min_time.empty()) {
-    result.schedule.min_time = parse_number("--min-time", options.min_time, {0, 86'400});
+    result.repetitions.min_time = parse_number("--min-time", options.min_time, {0, 86'400});
   }
   result.seed = static_cast<std::uint64_t>(parse_integer("--seed", options.seed, {0, std::int64_t{1} << 62}));
   result.check_rows = static_cast<int>(parse_integer("--check-rows", options.check_rows, {0, 1'000'000}));
-  // A tenth stays free: what the system calls available is an estimate.
+  // A tenth stays free, because the system only estimates the available memory.
   result.memory_budget = options.memory_budget.empty()
                              ? available_memory(device) / 10 * 9
                              : parse_bytes("--memory-budget", options.memory_budget);
   return result;
 }
 
-// Where finished rows go: the files first, so that they are complete whatever happens to the terminal.
+// Where finished rows go: to the files first, so that they are complete whatever happens to the terminal.
 class Output {
  public:
-  Output(const BenchOptions& options, const Sweep& sweep, const std::vector<Algorithm>& algorithms)
-      : device_(sweep.device),
-        table_(sweep, algorithms),
+  Output(const BenchOptions& options, const std::vector<Problem>& problems,
+         const std::vector<Method>& methods)
+      : device_(problems.front().device),
+        table_(problems, methods),
         shows_table_(options.json != "-" && options.csv != "-") {
     if (options.json == "-" && options.csv == "-") {
       throw UsageError("--csv '-': standard output already carries --json; write one of them to a file");
@@ -102,39 +103,40 @@ struct Tally {
 };
 
 int run_bench(const BenchOptions& options) {
-  const Sweep sweep = parse_sweep(options.problem);
-  const RunnerOptions runner = runner_options(options, sweep.device);
-  const std::vector<Algorithm> algorithms =
-      sweep.algorithms.empty() ? algorithms_here(sweep) : sweep.algorithms;
-  if (sweep.points.size() == 1) (void)Workload(sweep.points.front());  // wrong values end it here
-  Output output(options, sweep, algorithms);
+  const std::vector<Problem> problems = parse_problems(options.problem);
+  const MeasureOptions measuring = measure_options(options, problems.front().device);
+  std::vector<Algorithm> algorithms = parse_algorithms(options.problem);
+  if (algorithms.empty()) algorithms = algorithms_here(problems);
+  const std::vector<Method> methods = methods_of(algorithms);
+  // One invalid problem is a wrong argument; among several it is a row.
+  if (std::equal(problems.begin() + 1, problems.end(), problems.begin(), same_but_direction)) {
+    (void)Operation(problems.front());
+  }
+  Output output(options, problems, methods);
   output.begin();
 
-  const std::vector<Contest> all = contests(sweep, algorithms);
   double total = 0, done = 0;
-  for (const Contest& contest : all) total += expected_seconds(contest, runner.schedule);
+  auto expected = [&](const Problem& problem) {
+    return expected_seconds(problem, methods.size(), measuring.repetitions);
+  };
+  for (const Problem& problem : problems) total += expected(problem);
   Tally tally;
   Progress progress;
-  for (const Contest& contest : all) {
-    const double expected = expected_seconds(contest, runner.schedule);
-    const std::string what = fmt::format("{} {}", name(contest.direction), to_string(contest.point));
+  for (const Problem& problem : problems) {
+    const std::string what = fmt::format("{} {}", name(problem.direction), to_string(problem));
     auto proceed = [&](double share) {
-      progress.show(what, (done + share * expected) / total);
+      progress.show(what, (done + share * expected(problem)) / total);
       return interrupted() == 0;
     };
-    const auto rows = run_contest(contest, runner, proceed);
+    const auto rows = measure(problem, methods, measuring, proceed);
     progress.clear();
-    if (!rows || interrupted() != 0) {
-      if (rows) {
-        for (const Row& row : *rows) output.write(row);
-      }
-      return report_interrupt("tessera bench");
-    }
+    if (!rows) return report_interrupt("tessera bench");
     for (const Row& row : *rows) {
       output.write(row);
       tally.add(row);
     }
-    done += expected;
+    if (interrupted() != 0) return report_interrupt("tessera bench");
+    done += expected(problem);
   }
   return tally.exit_code();
 }
@@ -146,7 +148,7 @@ void add_bench(CLI::App& application, Action& action) {
       "bench", "Measure algorithms: time, TFLOP/s, memory, error; sweeps over lists");
   command->allow_extras();
   auto options = std::make_shared<BenchOptions>();
-  add_problem_options(*command, options->problem, "every one here");
+  add_problem_options(*command, options->problem, "all of the device");
   auto add = [&](const char* option, std::string& value, const char* text, const char* description,
                  const char* group) {
     command->add_option(option, value, description)->option_text(text)->group(group);
@@ -154,10 +156,10 @@ void add_bench(CLI::App& application, Action& action) {
   constexpr const char* kMeasuring = "Measuring";
   add("--warmup", options->warmup, "N", "Calls before the first measured one [1]", kMeasuring);
   add("--repetitions", options->repetitions, "N", "Measured calls [by time, see --min-time]", kMeasuring);
-  add("--min-time", options->min_time, "SECONDS", "Measure so long, and at least 5 calls [0.3]", kMeasuring);
-  add("--memory-budget", options->memory_budget, "SIZE",
-      "What needs more is not run but reported as out of memory, e.g. 16GiB [90% of what is free]",
+  add("--min-time", options->min_time, "SECONDS", "Measure for this long, and at least 5 calls [0.3]",
       kMeasuring);
+  add("--memory-budget", options->memory_budget, "SIZE",
+      "Calls that need more become out-of-memory rows, e.g. 16GiB [90% of the free memory]", kMeasuring);
   add("--check-rows", options->check_rows, "N", "Output rows compared with fp64 (forward); 0: none [16]",
       kMeasuring);
   add("--seed", options->seed, "N", "Seed of the random data [0]", kMeasuring);
@@ -167,12 +169,13 @@ void add_bench(CLI::App& application, Action& action) {
   command->footer(
       "Lists make a sweep over every combination: 256,512 or a range 256..4096 (doubling), 64..256+64\n"
       "(adding), 1..27*3 (multiplying); 4k is 4096; --causal no,yes; repeat --window to sweep over windows.\n"
-      "Without --algorithm every algorithm this machine has is measured; they are called in turn, so that\n"
-      "they are compared under the same conditions. On a GPU each call is timed with CUDA events after the "
-      "L2\n"
-      "cache was emptied. TFLOP/s follow FlashAttention's convention:\n"
-      "2 * pairs * (dim + v-dim) forward, 2.5 times that backward, pairs being those that the mask lets\n"
-      "through (plain causal: half of all). Rows appear, and are in the files, as they finish.\n\n"
+      "Without --algorithm the command measures every algorithm of the device. It interleaves their calls, "
+      "so\n"
+      "that all of them meet the same conditions. On a GPU, CUDA events time each call after the L2 cache "
+      "was\n"
+      "emptied. TFLOP/s follow FlashAttention's convention: 2 * pairs * (dim + v-dim) forward and 2.5 times\n"
+      "that backward, for the pairs that the mask keeps (causal: half of all). Each finished row is printed\n"
+      "and flushed to the files.\n\n"
       "Examples:\n"
       "  tessera bench --seq 512..4096 --heads 8 --dim 64 --causal no,yes\n"
       "  tessera bench --algorithm standard,flash2 --seq 1k,2k --direction forward,backward --csv rows.csv\n"

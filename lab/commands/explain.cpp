@@ -1,7 +1,8 @@
-// `tessera explain`: the plan for a problem, and why the other kernels were passed over.
+// `tessera explain`: the plan for a problem, and why the other kernels were not chosen.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,9 +12,10 @@
 #include "cuda/common/host/gpus.h"
 #include "lab/commands/commands.h"
 #include "lab/commands/options.h"
-#include "lab/problem/workload.h"
+#include "lab/problem/operation.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 #include "tessera/plan.h"
 
@@ -56,25 +58,21 @@ std::string fact(const std::string& label, const std::string& text) {
   return pad(label, kLabel, Justify::left) + wrap(text, kWidestLine, kLabel) + "\n";
 }
 
-// "standard: 16.0 MiB, 128x"; how many times more it is, when that can be said.
+// "standard: 16.0 MiB, 128 times as much"; the ratio only where both take memory.
 std::string against_standard(double ours, double standard) {
   std::string text = "standard: " + bytes_text(standard);
-  if (ours > 0 && standard > 0) {
-    const double ratio = standard / ours;
-    text += ratio >= 1 ? fmt::format(", {}x more", significant(ratio))
-                       : fmt::format(", {}x less", significant(1 / ratio));
-  }
+  if (ours > 0 && standard > 0) text += fmt::format(", {} times as much", significant(standard / ours));
   return text;
 }
 
-std::string plan_text(const Workload& workload, const Plan& plan, bool color) {
-  const Shapes& shapes = workload.shapes();
+std::string plan_text(const Operation& operation, const Plan& plan, bool color) {
+  const Shapes& shapes = operation.shapes();
   std::string place = to_string(plan.device);
   if (plan.threads > 0) place += fmt::format(", {} threads", plan.threads);
   const double pairs = static_cast<double>(shapes.batch) * static_cast<double>(shapes.q_heads) *
                        static_cast<double>(shapes.q_length) * static_cast<double>(shapes.k_length);
 
-  std::string text = fact("problem", to_string(workload.point()));
+  std::string text = fact("problem", to_string(operation.problem()));
   text += fact("kernel", fmt::format("{} ({}, {}) on {}", colored(plan.kernel, Color::bold, color),
                                      name(plan.algorithm), name(plan.direction), place));
   text += fact("tiles", fmt::format("{} queries x {} keys", plan.block_q, plan.block_k));
@@ -109,9 +107,9 @@ std::string plan_text(const Workload& workload, const Plan& plan, bool color) {
 }
 
 // The block mask as a drawing, when it fits.
-std::string mask_drawing(const Workload& workload) {
+std::string mask_drawing(const Operation& operation) {
   constexpr std::int64_t kMostBlocks = 64;
-  const BlockMask& blocks = workload.attention(Algorithm::automatic).mask.blocks;
+  const BlockMask& blocks = operation.attention(Algorithm::automatic).mask.blocks;
   if (!blocks || blocks.q_blocks() > kMostBlocks || blocks.k_blocks() > kMostBlocks) return {};
   std::string text = fmt::format("\nkept blocks of {} queries x {} keys\n", blocks.layout().block_q,
                                  blocks.layout().block_k);
@@ -122,36 +120,41 @@ std::string mask_drawing(const Workload& workload) {
 }
 
 int run_explain(const ExplainOptions& options) {
-  const Sweep sweep = parse_sweep(options.problem);
-  if (sweep.points.size() > 1) {
-    throw UsageError("explain takes one value for each option; tessera bench sweeps over lists");
+  const std::vector<Problem> problems = parse_problems(options.problem);
+  const std::vector<Algorithm> algorithms = parse_algorithms(options.problem);
+  const Problem& first = problems.front();
+  const bool one = std::all_of(problems.begin(), problems.end(),
+                               [&](const Problem& problem) { return same_but_direction(problem, first); });
+  if (!one) {
+    throw UsageError("explain takes one value for each option but --direction; tessera bench takes lists");
   }
-  if (sweep.algorithms.size() > 1) {
-    throw UsageError("--algorithm: explain takes one; it also says why the others were not chosen");
+  if (algorithms.size() > 1) {
+    throw UsageError(
+        "--algorithm: explain takes one value; its output also says why other kernels were not chosen");
   }
-  const Workload workload(sweep.points.front());
+  const Operation operation(first);
   std::optional<cuda::AssumedGpu> gpu;
   if (!options.assume_gpu.empty()) {
-    if (sweep.device.type != DeviceType::cuda) {
-      throw UsageError("--assume-gpu: needs --device cuda");
+    if (first.device.type != DeviceType::cuda) {
+      throw UsageError("--assume-gpu requires --device cuda");
     }
     gpu.emplace(parse_capability("--assume-gpu", options.assume_gpu));
   }
-  const Algorithm algorithm = sweep.algorithms.empty() ? Algorithm::automatic : sweep.algorithms.front();
-  const Execution execution{.threads = static_cast<int>(workload.point().threads)};
+  const Algorithm algorithm = algorithms.empty() ? Algorithm::automatic : algorithms.front();
+  const Execution execution{.threads = static_cast<int>(first.threads)};
 
   nlohmann::ordered_json plans = nlohmann::ordered_json::array();
   std::string text;
-  for (const Direction direction : sweep.directions) {
-    const Plan plan =
-        tessera::plan(workload.attention(algorithm), workload.shapes(), sweep.device, direction, execution);
+  for (const Problem& problem : problems) {
+    const Plan plan = tessera::plan(operation.attention(algorithm), operation.shapes(), problem.device,
+                                    problem.direction, execution);
     plans.push_back(plan_json(plan));
-    text += (text.empty() ? "" : "\n") + plan_text(workload, plan, use_color(stdout));
+    text += (text.empty() ? "" : "\n") + plan_text(operation, plan, use_color(stdout));
   }
   if (options.json) {
     print((plans.size() == 1 ? plans.front() : plans).dump(2) + "\n");
   } else {
-    print(text + mask_drawing(workload));
+    print(text + mask_drawing(operation));
   }
   return 0;
 }
@@ -160,13 +163,14 @@ int run_explain(const ExplainOptions& options) {
 
 void add_explain(CLI::App& application, Action& action) {
   CLI::App* command = application.add_subcommand(
-      "explain", "The plan for a problem: kernel, tiles, memory, FLOPs, traffic; and why not the others");
+      "explain", "Show the plan for a problem: kernel, tiles, memory, FLOPs, traffic; and why not others");
   command->allow_extras();
   auto options = std::make_shared<ExplainOptions>();
   add_problem_options(*command, options->problem, "automatic");
   command
-      ->add_option("--assume-gpu", options->assume_gpu,
-                   "Plan for a GPU of this compute capability, which need not be there [the GPU of --device]")
+      ->add_option(
+          "--assume-gpu", options->assume_gpu,
+          "Plan for a GPU of this compute capability, with or without such a GPU [the GPU of --device]")
       ->option_text("X.Y");
   command->add_flag("--json", options->json, "Print the plan as JSON instead (two directions: an array)")
       ->group("Output");

@@ -1,4 +1,4 @@
-// `tessera info`: what this build and this machine have.
+// `tessera info`: the build, the devices and their kernels.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +15,7 @@
 #include "lab/measure/results.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"
@@ -50,7 +51,7 @@ Json info_json() {
           {"kernels", kernel_list}};
 }
 
-// Every feature that any kernel has or lacks, in the order in which the library names them.
+// Every feature that some kernel has or misses, in the order of the library.
 std::vector<std::string> features_of(const std::vector<KernelInfo>& all) {
   std::vector<std::string> features;
   auto add = [&](const std::vector<std::string>& more) {
@@ -63,7 +64,7 @@ std::vector<std::string> features_of(const std::vector<KernelInfo>& all) {
   return features;
 }
 
-// Kernels are the columns; those that do not fit the width go into a further table.
+// Kernels are columns; those that exceed the width go into a further table.
 std::string kernel_tables(const std::vector<KernelInfo>& all) {
   const std::vector<std::string> features = features_of(all);
   std::size_t label_width = 0;
@@ -116,7 +117,7 @@ int run_info(bool json) {
       if (!line.empty()) text += "    " + wrap(line, kWidestLine, 4) + "\n";
     }
   }
-  text += heading("Kernels, fastest first, and what each supports");
+  text += heading("Kernels, preferred ones first, and their features");
   text += kernel_tables(kernels());
   print(text);
   return 0;
@@ -125,8 +126,8 @@ int run_info(bool json) {
 }  // namespace
 
 void add_info(CLI::App& application, Action& action) {
-  CLI::App* command =
-      application.add_subcommand("info", "Version, build, CPU and GPUs, kernels and what each supports");
+  CLI::App* command = application.add_subcommand(
+      "info", "Show version, build, CPU, GPUs, and the kernels with their features");
   command->allow_extras();
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print one JSON object instead")->group("Output");

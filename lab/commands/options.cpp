@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cuda/common/host/gpus.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {
@@ -23,11 +24,9 @@ constexpr std::array<Direction, 2> kDirections = {Direction::forward, Direction:
 constexpr std::array<std::string_view, 2> kDirectionNames = {"forward", "backward"};
 constexpr std::array<Algorithm, 6> kAlgorithms = {Algorithm::automatic, Algorithm::standard,
                                                   Algorithm::flash1,    Algorithm::flash2,
-                                                  Algorithm::hopper,    Algorithm::minimal};
+                                                  Algorithm::flash3,    Algorithm::minimal};
 constexpr std::array<std::string_view, 6> kAlgorithmNames = {"automatic", "standard", "flash1",
-                                                             "flash2",    "hopper",   "minimal"};
-
-std::string yes_no(bool value) { return value ? "yes" : "no"; }
+                                                             "flash2",    "flash3",   "minimal"};
 
 // All values of a repeated option, each of whose texts `parse` turns into a list.
 template <typename T, typename Parse>
@@ -58,101 +57,44 @@ std::vector<T> distinct(const std::vector<T>& values) {
   return result;
 }
 
-// Every point once with each of the values, repeated ones left out; no values: the points as they are.
+// Every problem once with each distinct value; without values, the problems as they are.
 template <typename T>
-void vary(std::vector<Point>& points, const std::vector<T>& typed, T Point::*member) {
+void vary(std::vector<Problem>& problems, const std::vector<T>& typed, T Problem::*member) {
   if (typed.empty()) return;
   const std::vector<T> values = distinct(typed);
-  std::vector<Point> product;
-  for (const Point& point : points) {
+  std::vector<Problem> product;
+  for (const Problem& problem : problems) {
     for (const auto& value : values) {
-      product.push_back(point);
+      product.push_back(problem);
       product.back().*member = value;
     }
   }
-  points = std::move(product);
+  problems = std::move(product);
 }
 
-void vary_integer(std::vector<Point>& points, const std::string& option,
-                  const std::vector<std::string>& texts, IntegerBounds bounds, std::int64_t Point::*member) {
-  vary(points,
+void vary_integer(std::vector<Problem>& problems, const std::string& option,
+                  const std::vector<std::string>& texts, IntegerBounds bounds,
+                  std::int64_t Problem::*member) {
+  vary(problems,
        collect<std::int64_t>(texts,
                              [&](const std::string& text) { return parse_integers(option, text, bounds); }),
        member);
 }
 
-void vary_number(std::vector<Point>& points, const std::string& option, const std::vector<std::string>& texts,
-                 NumberBounds bounds, double Point::*member) {
-  vary(points,
+void vary_number(std::vector<Problem>& problems, const std::string& option,
+                 const std::vector<std::string>& texts, NumberBounds bounds, double Problem::*member) {
+  vary(problems,
        collect<double>(texts, [&](const std::string& text) { return parse_numbers(option, text, bounds); }),
        member);
 }
 
-void vary_switch(std::vector<Point>& points, const std::string& option, const std::vector<std::string>& texts,
-                 bool Point::*member) {
-  vary(points, collect<bool>(texts, [&](const std::string& text) { return parse_switches(option, text); }),
+void vary_switch(std::vector<Problem>& problems, const std::string& option,
+                 const std::vector<std::string>& texts, bool Problem::*member) {
+  vary(problems, collect<bool>(texts, [&](const std::string& text) { return parse_switches(option, text); }),
        member);
 }
 
 }  // namespace
-
-std::string mask_text(const Point& point) {
-  std::string text;
-  auto add = [&](const std::string& part) { text += (text.empty() ? "" : "+") + part; };
-  if (point.causal) add("causal");
-  if (point.window != Window{}) add(fmt::format("window:{},{}", point.window.left, point.window.right));
-  if (!text.empty() && point.align == Align::top_left) add("top_left");
-  if (point.block_mask.name != "none") {
-    add(fmt::format("{}/{}", to_string(point.block_mask), point.block_size));
-  }
-  return text.empty() ? "full" : text;
-}
-
-std::int64_t keys(const Point& point) { return point.seq_k > 0 ? point.seq_k : point.seq; }
-
-std::int64_t kv_heads(const Point& point) { return point.kv_heads > 0 ? point.kv_heads : point.heads; }
-
-std::int64_t value_dim(const Point& point) { return point.v_dim > 0 ? point.v_dim : point.dim; }
-
-const std::vector<Property>& properties() {
-  using P = const Point&;
-  constexpr auto kNever = [](P) { return false; };
-  static const std::vector<Property> kAll = {
-      {"batch", [](P p) { return fmt::format("{}", p.batch); }, kNever},
-      {"seq", [](P p) { return fmt::format("{}", p.seq); }, kNever},
-      {"seq_k", [](P p) { return fmt::format("{}", keys(p)); }, [](P p) { return keys(p) == p.seq; }},
-      {"heads", [](P p) { return fmt::format("{}", p.heads); }, kNever},
-      {"kv_heads", [](P p) { return fmt::format("{}", kv_heads(p)); },
-       [](P p) { return kv_heads(p) == p.heads; }},
-      {"dim", [](P p) { return fmt::format("{}", p.dim); }, kNever},
-      {"v_dim", [](P p) { return fmt::format("{}", value_dim(p)); },
-       [](P p) { return value_dim(p) == p.dim; }},
-      {"dtype", [](P p) { return std::string(name(p.dtype)); }, kNever},
-      {"mask", mask_text, kNever},
-      {"bias", [](P p) { return yes_no(p.bias); }, [](P p) { return !p.bias; }},
-      {"alibi", [](P p) { return yes_no(p.alibi); }, [](P p) { return !p.alibi; }},
-      {"softcap", [](P p) { return fmt::format("{}", p.softcap); }, [](P p) { return p.softcap == 0; }},
-      {"dropout", [](P p) { return fmt::format("{}", p.dropout); }, [](P p) { return p.dropout == 0; }},
-      {"threads", [](P p) { return p.threads > 0 ? fmt::format("{}", p.threads) : "all"; },
-       [](P p) { return p.threads == 0; }},
-  };
-  return kAll;
-}
-
-std::string to_string(const Point& point) {
-  std::string text = fmt::format("batch {}, seq {}", point.batch, point.seq);
-  if (keys(point) != point.seq) text += fmt::format(" x {}", keys(point));
-  text += fmt::format(", heads {}", point.heads);
-  if (kv_heads(point) != point.heads) text += fmt::format(" (kv {})", kv_heads(point));
-  text += fmt::format(", dim {}", point.dim);
-  if (value_dim(point) != point.dim) text += fmt::format(" (v {})", value_dim(point));
-  text += fmt::format(", {}, {}", name(point.dtype), mask_text(point));
-  if (point.bias) text += ", bias";
-  if (point.alibi) text += ", alibi";
-  if (point.softcap > 0) text += fmt::format(", softcap {}", point.softcap);
-  if (point.dropout > 0) text += fmt::format(", dropout {}", point.dropout);
-  return text;
-}
 
 void add_problem_options(CLI::App& command, ProblemOptions& options, const std::string& default_algorithm) {
   auto add = [&](const char* option, std::vector<std::string>& values, const char* text,
@@ -172,7 +114,7 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   };
   constexpr const char* kShape = "Shape";
   add("--batch", options.batch, "N", "Batch entries [1]", kShape);
-  add("--seq", options.seq, "N", "Queries, and keys unless --seq-k says otherwise [1024]", kShape);
+  add("--seq", options.seq, "N", "Queries, and keys unless --seq-k is given [1024]", kShape);
   add("--seq-k", options.seq_k, "N", "Keys [as --seq]", kShape);
   add("--heads", options.heads, "N", "Query heads [8]", kShape);
   add("--kv-heads", options.kv_heads, "N", "Key/value heads, a divisor of --heads [as --heads]", kShape);
@@ -181,63 +123,71 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   add("--dtype", options.dtype, "TYPE", "fp64, fp32, fp16 or bf16 [fp32]", kShape);
 
   constexpr const char* kMask = "Mask";
-  add_switch("--causal", options.causal, "No query sees a key after it [no]", kMask);
-  add("--window", options.window, "L,R", "Only L keys before and R after the diagonal; -1: all [none]",
-      kMask);
+  add_switch("--causal", options.causal, "Each query attends to keys up to its own position [no]", kMask);
+  add("--window", options.window, "L,R",
+      "Keys before and after the diagonal that a query attends to; -1: all [none]", kMask);
   add("--align", options.align, "WHERE", "Diagonal: bottom_right or top_left [bottom_right]", kMask);
   add("--block-mask", options.block_mask, "PRESET",
       "local:2, strided:4, fixed:4,1, bigbird:1,1,2, butterfly, random:0.25 [none]", kMask);
   add("--block-size", options.block_size, "N", "Queries and keys per block of --block-mask [128]", kMask);
 
   constexpr const char* kScores = "Scores";
-  add_switch("--bias", options.bias, "Add a random bias, shared by batch and heads [no]", kScores);
-  add_switch("--alibi", options.alibi, "Linear biases with the slopes of the ALiBi paper [no]", kScores);
-  add("--softcap", options.softcap, "CAP", "cap * tanh(score / cap); 0: off [0]", kScores);
+  add_switch("--bias", options.bias, "Add a random bias that batch entries and heads share [no]", kScores);
+  add_switch("--alibi", options.alibi, "Add linear biases with the slopes of the ALiBi paper [no]", kScores);
+  add("--softcap", options.softcap, "CAP", "Replace scores by cap * tanh(score / cap); 0: off [0]", kScores);
   add("--dropout", options.dropout, "P", "Dropout probability, 0 to below 1 [0]", kScores);
 
-  constexpr const char* kRun = "What runs";
-  add("--direction", options.direction, "DIR", "forward, backward or both [forward]", kRun);
+  constexpr const char* kRun = "Method";
+  add("--direction", options.direction, "DIR", "forward, backward, or forward,backward for both [forward]",
+      kRun);
   add("--algorithm", options.algorithm, "NAME",
-      "automatic, standard, flash1, flash2, hopper, minimal [" + default_algorithm + "]", kRun);
+      "automatic, standard, flash1, flash2, flash3, minimal [" + default_algorithm + "]", kRun);
   add("--threads", options.threads, "N", "CPU threads; 0: all [0]", kRun);
   command.add_option("--device", options.device, "cpu, cuda or cuda:N [cpu]")
       ->option_text("DEVICE")
       ->group(kRun);
 }
 
-Sweep parse_sweep(const ProblemOptions& o) {
-  Sweep sweep{{Point{}}, {}, {}, parse_device("--device", o.device)};
-  std::vector<Point>& points = sweep.points;
-  vary(points, parse_dtypes("--dtype", o.dtype), &Point::dtype);
-  vary_integer(points, "--batch", o.batch, {}, &Point::batch);
-  vary_integer(points, "--heads", o.heads, {}, &Point::heads);
-  vary_integer(points, "--kv-heads", o.kv_heads, {}, &Point::kv_heads);
-  vary_integer(points, "--dim", o.dim, kDims, &Point::dim);
-  vary_integer(points, "--v-dim", o.v_dim, kDims, &Point::v_dim);
-  vary_switch(points, "--causal", o.causal, &Point::causal);
-  vary(points,
+std::vector<Problem> parse_problems(const ProblemOptions& o) {
+  Problem first;
+  first.device = parse_device("--device", o.device);
+  std::vector<Problem> problems = {first};
+  vary(problems, parse_dtypes("--dtype", o.dtype), &Problem::dtype);
+  vary_integer(problems, "--batch", o.batch, {}, &Problem::batch);
+  vary_integer(problems, "--heads", o.heads, {}, &Problem::heads);
+  vary_integer(problems, "--kv-heads", o.kv_heads, {}, &Problem::kv_heads);
+  vary_integer(problems, "--dim", o.dim, kDims, &Problem::dim);
+  vary_integer(problems, "--v-dim", o.v_dim, kDims, &Problem::v_dim);
+  vary_switch(problems, "--causal", o.causal, &Problem::causal);
+  vary(problems,
        collect<Window>(
            o.window,
            [](const std::string& text) { return std::vector<Window>{parse_window("--window", text)}; }),
-       &Point::window);
-  vary(points, choices("--align", o.align, kAligns, kAlignNames), &Point::align);
-  vary(points,
+       &Problem::window);
+  vary(problems, choices("--align", o.align, kAligns, kAlignNames), &Problem::align);
+  vary(problems,
        collect<BlockPreset>(o.block_mask,
                             [](const std::string& text) { return parse_block_masks("--block-mask", text); }),
-       &Point::block_mask);
-  vary_integer(points, "--block-size", o.block_size, {}, &Point::block_size);
-  vary_switch(points, "--bias", o.bias, &Point::bias);
-  vary_switch(points, "--alibi", o.alibi, &Point::alibi);
-  vary_number(points, "--softcap", o.softcap, {}, &Point::softcap);
-  vary_number(points, "--dropout", o.dropout, {0, 1, true}, &Point::dropout);
-  vary_integer(points, "--seq", o.seq, {}, &Point::seq);
-  vary_integer(points, "--seq-k", o.seq_k, {}, &Point::seq_k);
-  vary_integer(points, "--threads", o.threads, kThreads, &Point::threads);
+       &Problem::block_mask);
+  vary_integer(problems, "--block-size", o.block_size, {}, &Problem::block_size);
+  vary_switch(problems, "--bias", o.bias, &Problem::bias);
+  vary_switch(problems, "--alibi", o.alibi, &Problem::alibi);
+  vary_number(problems, "--softcap", o.softcap, {}, &Problem::softcap);
+  vary_number(problems, "--dropout", o.dropout, {0, 1, true}, &Problem::dropout);
+  vary_integer(problems, "--seq", o.seq, {}, &Problem::seq);
+  vary_integer(problems, "--seq-k", o.seq_k, {}, &Problem::seq_k);
+  vary_integer(problems, "--threads", o.threads, kThreads, &Problem::threads);
+  vary(problems, choices("--direction", o.direction, kDirections, kDirectionNames), &Problem::direction);
+  return problems;
+}
 
-  sweep.algorithms = distinct(choices("--algorithm", o.algorithm, kAlgorithms, kAlgorithmNames));
-  sweep.directions = distinct(choices("--direction", o.direction, kDirections, kDirectionNames));
-  if (sweep.directions.empty()) sweep.directions = {Direction::forward};
-  return sweep;
+std::vector<Algorithm> parse_algorithms(const ProblemOptions& options) {
+  for (const std::string& text : options.algorithm) {
+    for (const std::string& word : split(text, ',')) {
+      if (word == "hopper") throw UsageError("--algorithm 'hopper': hopper is now called flash3");
+    }
+  }
+  return distinct(choices("--algorithm", options.algorithm, kAlgorithms, kAlgorithmNames));
 }
 
 std::vector<DType> parse_dtypes(const std::string& option, const std::vector<std::string>& texts) {
@@ -253,10 +203,6 @@ Device parse_device(const std::string& option, const std::string& text) {
   throw UsageError(fmt::format("{} '{}': must be cpu, cuda or cuda:N", option, text));
 }
 
-std::string to_string(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
-}
-
 int parse_capability(const std::string& option, const std::string& text) {
   std::vector<std::string> known;
   for (const int capability : cuda::AssumedGpu::known()) {
@@ -264,7 +210,7 @@ int parse_capability(const std::string& option, const std::string& text) {
     if (known.back() == text) return capability;
   }
   throw UsageError(known.empty()
-                       ? fmt::format("{}: this build has no CUDA", option)
+                       ? fmt::format("{}: this build has no CUDA; build with TESSERA_CUDA=ON", option)
                        : fmt::format("{} '{}': must be one of {}", option, text, fmt::join(known, ", ")));
 }
 

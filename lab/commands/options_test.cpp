@@ -5,22 +5,23 @@
 #include <string>
 #include <vector>
 
-#include "lab/problem/workload.h"
+#include "lab/problem/operation.h"
+#include "lab/problem/tensors.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {
 namespace {
 
-TEST(Sweep, DefaultsAreOnePoint) {
-  const Sweep sweep = parse_sweep({});
-  ASSERT_EQ(sweep.points.size(), 1U);
-  EXPECT_EQ(to_string(sweep.points[0]), "batch 1, seq 1024, heads 8, dim 64, fp32, full");
-  EXPECT_TRUE(sweep.algorithms.empty());
-  EXPECT_EQ(sweep.directions, (std::vector<Direction>{Direction::forward}));
-  EXPECT_EQ(sweep.device, Device::cpu());
+TEST(Options, DefaultsAreOneProblem) {
+  const std::vector<Problem> problems = parse_problems({});
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_EQ(to_string(problems[0]), "batch 1, seq 1024, heads 8, dim 64, fp32, full");
+  EXPECT_TRUE(parse_algorithms({}).empty());
+  EXPECT_EQ(problems[0].direction, Direction::forward);
+  EXPECT_EQ(problems[0].device, Device::cpu());
 }
 
-TEST(Sweep, ListsMultiply) {
+TEST(Options, ListsMultiply) {
   ProblemOptions options;
   options.batch = {"1,2"};
   options.seq = {"64..256"};
@@ -30,46 +31,46 @@ TEST(Sweep, ListsMultiply) {
   options.algorithm = {"standard", "flash2,standard"};
   options.direction = {"backward"};
   options.device = "cuda:1";
-  const Sweep sweep = parse_sweep(options);
-  EXPECT_EQ(sweep.points.size(), 2U * 3 * 2 * 2);
-  EXPECT_EQ(sweep.points.front().dtype, DType::bf16);
-  EXPECT_EQ(to_string(sweep.points.back()), "batch 2, seq 256, heads 8, dim 64, bf16, causal+window:16,0");
-  EXPECT_EQ(sweep.algorithms, (std::vector<Algorithm>{Algorithm::standard, Algorithm::flash2}));
-  EXPECT_EQ(sweep.directions, (std::vector<Direction>{Direction::backward}));
-  EXPECT_EQ(sweep.device, Device::cuda(1));
+  const std::vector<Problem> problems = parse_problems(options);
+  EXPECT_EQ(problems.size(), 2U * 3 * 2 * 2);
+  EXPECT_EQ(problems.front().dtype, DType::bf16);
+  EXPECT_EQ(to_string(problems.back()), "batch 2, seq 256, heads 8, dim 64, bf16, causal+window:16,0");
+  EXPECT_EQ(parse_algorithms(options), (std::vector<Algorithm>{Algorithm::standard, Algorithm::flash2}));
+  EXPECT_EQ(problems.back().direction, Direction::backward);
+  EXPECT_EQ(problems.back().device, Device::cuda(1));
 }
 
-TEST(Point, TextNamesWhatIsNotTheDefault) {
-  Point point;
-  point.seq_k = 2048;
-  point.kv_heads = 2;
-  point.v_dim = 32;
-  point.causal = true;
-  point.align = Align::top_left;
-  point.block_mask = {"local", {2}};
-  point.block_size = 64;
-  point.bias = point.alibi = true;
-  point.softcap = 30;
-  point.dropout = 0.1;
-  EXPECT_EQ(to_string(point),
+TEST(Problem, TextNamesWhatIsNotTheDefault) {
+  Problem problem;
+  problem.seq_k = 2048;
+  problem.kv_heads = 2;
+  problem.v_dim = 32;
+  problem.causal = true;
+  problem.align = Align::top_left;
+  problem.block_mask = {"local", {2}};
+  problem.block_size = 64;
+  problem.bias = problem.alibi = true;
+  problem.softcap = 30;
+  problem.dropout = 0.1;
+  EXPECT_EQ(to_string(problem),
             "batch 1, seq 1024 x 2048, heads 8 (kv 2), dim 64 (v 32), fp32, "
             "causal+top_left+local:2/64, bias, alibi, softcap 30, dropout 0.1");
 }
 
-TEST(Workload, BecomesTheLibrarysDescription) {
-  Point point;
-  point.seq = 96;
-  point.seq_k = 128;
-  point.kv_heads = 4;
-  point.causal = true;
-  point.window = {31, -1};
-  point.block_mask = {"local", {1}};
-  point.block_size = 32;
-  point.alibi = true;
-  point.softcap = 5;
-  point.dropout = 0.25;
-  const Workload workload(point);
-  const Attention attention = workload.attention(Algorithm::flash2);
+TEST(Operation, BecomesTheLibrarysDescription) {
+  Problem problem;
+  problem.seq = 96;
+  problem.seq_k = 128;
+  problem.kv_heads = 4;
+  problem.causal = true;
+  problem.window = {31, -1};
+  problem.block_mask = {"local", {1}};
+  problem.block_size = 32;
+  problem.alibi = true;
+  problem.softcap = 5;
+  problem.dropout = 0.25;
+  const Operation operation(problem);
+  const Attention attention = operation.attention(Algorithm::flash2);
   EXPECT_EQ(attention.mask.left, 31);
   EXPECT_EQ(attention.mask.right, 0);
   EXPECT_EQ(attention.mask.blocks.q_blocks(), 3);
@@ -79,34 +80,34 @@ TEST(Workload, BecomesTheLibrarysDescription) {
   EXPECT_EQ(attention.algorithm, Algorithm::flash2);
   ASSERT_NE(attention.alibi.slopes, nullptr);
   EXPECT_FLOAT_EQ(attention.alibi.slopes[0], 0.5F);
-  EXPECT_EQ(workload.shapes().kv_heads, 4);
-  EXPECT_EQ(workload.shapes().k_length, 128);
+  EXPECT_EQ(operation.shapes().kv_heads, 4);
+  EXPECT_EQ(operation.shapes().k_length, 128);
 }
 
-TEST(Workload, RefusesWhatCannotBe) {
-  Point point;
-  point.kv_heads = 3;
-  EXPECT_THROW(Workload{point}, UsageError);
-  point = {};
-  point.block_mask = {"strided", {0}};
-  EXPECT_THROW(Workload{point}, UsageError);
-  point = {};
-  point.batch = point.seq = std::int64_t{1} << 40;
-  EXPECT_THROW(Workload{point}, UsageError);
+TEST(Operation, RefusesWhatCannotBe) {
+  Problem problem;
+  problem.kv_heads = 3;
+  EXPECT_THROW(Operation{problem}, UsageError);
+  problem = {};
+  problem.block_mask = {"strided", {0}};
+  EXPECT_THROW(Operation{problem}, UsageError);
+  problem = {};
+  problem.batch = problem.seq = std::int64_t{1} << 40;
+  EXPECT_THROW(Operation{problem}, UsageError);
 }
 
 TEST(Tensors, NoMemoryBeforeAllocateAndSeededDataAfter) {
-  Point point;
-  point.seq = 50;
-  point.bias = true;
-  const Workload workload(point);
-  Tensors one(workload.shapes(), Direction::backward, Device::cpu());
+  Problem problem;
+  problem.seq = 50;
+  problem.bias = true;
+  const Operation operation(problem);
+  Tensors one(operation.shapes(), Direction::backward, Device::cpu());
   const std::size_t tokens = 50 * 8 * 64 * sizeof(float);
   EXPECT_EQ(one.bytes(), 8 * tokens + 2 * 50 * 50 * sizeof(float) + 50 * 8 * sizeof(float));
   EXPECT_EQ(one.backward().q.data, nullptr);
   EXPECT_TRUE(one.backward().grad_bias.given());
 
-  Tensors two(workload.shapes(), Direction::backward, Device::cpu());
+  Tensors two(operation.shapes(), Direction::backward, Device::cpu());
   one.allocate(7);
   two.allocate(7);
   const auto* a = static_cast<const float*>(one.forward().q.data);

@@ -8,8 +8,9 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
+
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {
@@ -145,16 +146,6 @@ BlockPreset parse_block_mask(const std::string& option, const std::string& text)
 
 }  // namespace
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0;;) {
-    const std::size_t end = text.find(separator, begin);
-    parts.emplace_back(trim(text.substr(begin, end - begin)));
-    if (end == std::string_view::npos) return parts;
-    begin = end + 1;
-  }
-}
-
 std::int64_t parse_integer(const std::string& option, const std::string& text, IntegerBounds bounds) {
   const auto value = read_integer(text);
   if (!value || *value < bounds.lowest || *value > bounds.highest) {
@@ -266,11 +257,6 @@ Window parse_window(const std::string& option, const std::string& text) {
   return {*left, *right};
 }
 
-std::string to_string(const BlockPreset& preset) {
-  return preset.numbers.empty() ? preset.name
-                                : fmt::format("{}:{}", preset.name, fmt::join(preset.numbers, ","));
-}
-
 std::vector<BlockPreset> parse_block_masks(const std::string& option, const std::string& text) {
   std::vector<std::string> items;
   for (const std::string& part : split(text, ',')) {
@@ -283,40 +269,6 @@ std::vector<BlockPreset> parse_block_masks(const std::string& option, const std:
   presets.reserve(items.size());
   for (const std::string& item : items) presets.push_back(parse_block_mask(option, item));
   return presets;
-}
-
-std::string one_line(std::string_view text) {
-  std::string line;
-  for (const std::string& part : split(text, '\n')) {
-    if (!part.empty()) line += (line.empty() ? "" : "; ") + part;
-  }
-  return line;
-}
-
-std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  auto distance = [](std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), std::size_t{0});
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= b.size(); ++j) {
-        const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-      }
-    }
-    return row.back();
-  };
-  std::string best;
-  std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    if (const std::size_t d = distance(word, candidate); d < least) {
-      least = d;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 }  // namespace tessera::lab

@@ -1,4 +1,5 @@
 #include "lab/commands/parse.h"
+#include "lab/terminal/text.h"
 
 #include <gtest/gtest.h>
 

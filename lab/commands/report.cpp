@@ -1,4 +1,4 @@
-// `tessera report`: results as a page to look at.
+// `tessera report`: draws results into one HTML page.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,25 +11,26 @@
 #include <vector>
 
 #include "lab/commands/commands.h"
-#include "lab/commands/parse.h"
+#include "lab/measure/read_results.h"
 #include "lab/report/model.h"
 #include "lab/report/page.h"
 #include "lab/report/report.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab {
 namespace {
 
 namespace fs = std::filesystem;
-using report::Report, report::ResultsFile, report::Section;
+using report::Report, report::Section;
 
 struct ReportOptions {
   std::vector<std::string> results;
   std::string out = "report.html";
 };
 
-// The rows and what lies beside them (CSV), as seen from the page.
+// Links from the page to the rows and to the CSV file beside them.
 std::vector<std::string> raw_links(const Report& made, const fs::path& page) {
   const fs::path folder = fs::absolute(page).parent_path();
   std::vector<std::string> links;
@@ -54,7 +55,7 @@ void write_page(const std::string& path, const std::string& text) {
 
 int run_report(const ReportOptions& options) {
   if (options.results.empty()) {
-    throw UsageError("RESULTS: at least one results.jsonl, or a folder with one, is needed");
+    throw UsageError("RESULTS: give at least one results.jsonl or a folder that holds one");
   }
   write_report(options.results, options.out);
   return 0;
@@ -64,14 +65,14 @@ int run_report(const ReportOptions& options) {
 
 void write_report(const std::vector<std::string>& results, const std::string& out) {
   std::vector<ResultsFile> files;
-  for (const std::string& path : results) files.push_back(report::read_results(path));
+  for (const std::string& path : results) files.push_back(read_results(path));
   const Report made = report::make_report(files);
   const std::string page = report::report_page(made, raw_links(made, out));
   write_page(out, page);
   std::size_t figures = 0;
   for (const Section& section : made.sections) figures += section.figures.size();
-  print(fmt::format("{}: {} experiments, {} figures, {}\n", out, made.sections.size(), figures,
-                    bytes_text(static_cast<double>(page.size()))));
+  print(fmt::format("{}: {}, {}, {}\n", out, counted(made.sections.size(), "experiment"),
+                    counted(figures, "figure"), bytes_text(static_cast<double>(page.size()))));
 }
 
 void add_report(CLI::App& application, Action& action) {
@@ -84,8 +85,9 @@ void add_report(CLI::App& application, Action& action) {
       ->option_text("...");
   command->add_option("--out", options->out, "The page [report.html]")->option_text("FILE")->group("Output");
   command->footer(
-      "An experiments.json must lie beside each results.jsonl; tessera lab writes both. Results of several\n"
-      "machines or commits are drawn into the same figures.\n\n"
+      "Figures come from the experiments.json beside each results.jsonl, or else from this version. Results "
+      "of\n"
+      "several machines or commits are drawn into the same figures.\n\n"
       "Examples:\n"
       "  tessera report results/\n"
       "  tessera report cpu/results.jsonl gpu/results.jsonl --out both.html");

@@ -1,6 +1,6 @@
-// The data of the experiments. Sizes of `full` are those of the studies; the others keep their shape and shrink what
-// two cores cannot do.
-#include "lab/experiments/experiments.h"
+// The experiments that `tessera lab` measures. `full` has the sizes of the studies; the other scales have the same shape
+// in sizes for two cores.
+#include "lab/experiments/experiment.h"
 
 #include "lab/experiments/origins.h"
 
@@ -12,21 +12,21 @@ constexpr FigureKind kBars = FigureKind::bars;
 constexpr FigureKind kHeatmap = FigureKind::heatmap;
 constexpr FigureKind kTable = FigureKind::table;
 
-// The three curves that most experiments show over what they sweep.
+// The three curves of most experiments: time, speed and memory over the swept field.
 std::vector<Figure> time_speed_memory(const std::string& x, bool log_x,
                                       std::vector<std::string> facets = {}) {
   return {{.kind = kLines,
            .title = "Time",
            .x = x,
-           .y = "median_ms",
+           .y = {"median_ms"},
            .facets = facets,
            .log_x = log_x,
            .log_y = true},
-          {.kind = kLines, .title = "Speed", .x = x, .y = "tflops", .facets = facets, .log_x = log_x},
+          {.kind = kLines, .title = "Speed", .x = x, .y = {"tflops"}, .facets = facets, .log_x = log_x},
           {.kind = kLines,
            .title = "Extra memory",
            .x = x,
-           .y = "peak_extra_bytes",
+           .y = {"peak_extra_bytes"},
            .facets = std::move(facets),
            .log_x = log_x,
            .log_y = true}};
@@ -38,16 +38,16 @@ Experiment sequence() {
       .title = "Sequence length",
       .question =
           "How do time, speed and memory grow with the sequence, and from where on does flash attention win?",
-      .origin = study::kT4 + ", figures 1, 2, 4 and 8; " + study::kSweeps + "; " + study::kTables,
-      .parts = {{.common = "--dim 64 --direction forward,backward",
-                 .sweeps = {.quick = {"--heads 8 --seq 128..2k"},
-                            .normal = {"--heads 8 --seq 128..4k"},
-                            .full = {"--batch 4 --heads 16 --seq 256..16k"}}}},
+      .origin = origin::kT4 + ", figures 1, 2, 4 and 8; " + origin::kSweeps + "; " + origin::kTables,
+      .problems = {{.common = "--dim 64 --direction forward,backward",
+                    .sweeps = {.quick = {"--heads 8 --seq 128..2k"},
+                               .normal = {"--heads 8 --seq 128..4k"},
+                               .full = {"--batch 4 --heads 16 --seq 256..16k"}}}},
       .figures = time_speed_memory("q_length", true, {"direction"})};
   e.figures.push_back({.kind = kLines,
                        .title = "Speed-up over standard",
                        .x = "q_length",
-                       .y = "speedup_over_standard",
+                       .y = {"speedup_over_standard"},
                        .facets = {"direction"},
                        .log_x = true});
   return e;
@@ -57,76 +57,78 @@ Experiment batch() {
   return {.name = "batch",
           .title = "Batch size",
           .question = "Is time linear in the batch, and from which batch on is the device busy?",
-          .origin = study::kT4 + ", figure 3; " + study::kTables,
-          .parts = {{.common = "--direction forward",
-                     .sweeps = {.quick = {"--seq 256 --heads 8 --dim 64 --batch 1..8"},
-                                .normal = {"--seq 512 --heads 8 --dim 64 --batch 1..16"},
-                                .full = {"--seq 1024 --heads 16 --dim 128 --batch 1..64"}}}},
+          .origin = origin::kT4 + ", figure 3; " + origin::kTables,
+          .problems = {{.common = "--direction forward",
+                        .sweeps = {.quick = {"--seq 256 --heads 8 --dim 64 --batch 1..8"},
+                                   .normal = {"--seq 512 --heads 8 --dim 64 --batch 1..16"},
+                                   .full = {"--seq 1024 --heads 16 --dim 128 --batch 1..64"}}}},
           .figures = time_speed_memory("batch", true)};
 }
 
 Experiment causal() {
-  return {.name = "causal",
-          .title = "Causal masks",
-          .question = "Does a causal mask, which hides half of the matrix, save half of the time?",
-          .origin = study::kT4 + ", figure 5; " + study::kTables,
-          .parts = {{.common = "--causal no,yes",
-                     .sweeps = {.quick = {"--heads 8 --dim 64 --seq 256..1024"},
-                                .normal = {"--heads 8 --dim 64 --seq 256..2048"},
-                                .full = {"--batch 16 --heads 16 --dim 128 --seq 512..8k"}}}},
-          .figures = {{.kind = kLines,
-                       .title = "Time",
-                       .x = "q_length",
-                       .y = "median_ms",
-                       .facets = {"mask"},
-                       .log_x = true,
-                       .log_y = true},
-                      {.kind = kBars, .title = "Speed", .x = "mask", .y = "tflops", .facets = {"q_length"}}}};
+  return {
+      .name = "causal",
+      .title = "Causal masks",
+      .question = "Does a causal mask, which hides half of the matrix, save half of the time?",
+      .origin = origin::kT4 + ", figure 5; " + origin::kTables,
+      .problems = {{.common = "--causal no,yes",
+                    .sweeps = {.quick = {"--heads 8 --dim 64 --seq 256..1024"},
+                               .normal = {"--heads 8 --dim 64 --seq 256..2048"},
+                               .full = {"--batch 16 --heads 16 --dim 128 --seq 512..8k"}}}},
+      .figures = {{.kind = kLines,
+                   .title = "Time",
+                   .x = "q_length",
+                   .y = {"median_ms"},
+                   .facets = {"mask"},
+                   .log_x = true,
+                   .log_y = true},
+                  {.kind = kBars, .title = "Speed", .x = "mask", .y = {"tflops"}, .facets = {"q_length"}}}};
 }
 
 Experiment heads() {
-  return {.name = "heads",
-          .title = "Heads at a fixed width",
-          .question = "With the width of the model fixed, what do more and smaller heads cost?",
-          .origin = study::kT4 + ", figure 6; " + study::kSweeps + "; " + study::kTables,
-          .parts = {{.common = "--direction forward",
-                     .sweeps = {.quick = {"--seq 512 --heads 2 --dim 256", "--seq 512 --heads 4 --dim 128",
-                                          "--seq 512 --heads 8 --dim 64", "--seq 512 --heads 16 --dim 32"},
-                                .normal = {"--seq 1024 --heads 2 --dim 256", "--seq 1024 --heads 4 --dim 128",
-                                           "--seq 1024 --heads 8 --dim 64", "--seq 1024 --heads 16 --dim 32"},
-                                .full = {"--batch 16 --seq 1024 --heads 8 --dim 256",
-                                         "--batch 16 --seq 1024 --heads 16 --dim 128",
-                                         "--batch 16 --seq 1024 --heads 32 --dim 64",
-                                         "--batch 16 --seq 1024 --heads 64 --dim 32"}}}},
-          .figures = time_speed_memory("q_heads", true)};
+  return {
+      .name = "heads",
+      .title = "Heads at a fixed width",
+      .question = "What do more and smaller heads cost at the same width of the model?",
+      .origin = origin::kT4 + ", figure 6; " + origin::kSweeps + "; " + origin::kTables,
+      .problems = {{.common = "--direction forward",
+                    .sweeps = {.quick = {"--seq 512 --heads 2 --dim 256", "--seq 512 --heads 4 --dim 128",
+                                         "--seq 512 --heads 8 --dim 64", "--seq 512 --heads 16 --dim 32"},
+                               .normal = {"--seq 1024 --heads 2 --dim 256", "--seq 1024 --heads 4 --dim 128",
+                                          "--seq 1024 --heads 8 --dim 64", "--seq 1024 --heads 16 --dim 32"},
+                               .full = {"--batch 16 --seq 1024 --heads 8 --dim 256",
+                                        "--batch 16 --seq 1024 --heads 16 --dim 128",
+                                        "--batch 16 --seq 1024 --heads 32 --dim 64",
+                                        "--batch 16 --seq 1024 --heads 64 --dim 32"}}}},
+      .figures = time_speed_memory("q_heads", true)};
 }
 
 Experiment embedding() {
   return {.name = "embedding",
           .title = "Width at a fixed number of heads",
           .question = "How do time, speed and memory grow with the width of the model?",
-          .origin = study::kT4 + ", figure 7; " + study::kSweeps + "; " + study::kTables,
-          .parts = {{.common = "--direction forward",
-                     .sweeps = {.quick = {"--seq 512 --heads 8 --dim 32..128"},
-                                .normal = {"--seq 1024 --heads 8 --dim 32..256"},
-                                .full = {"--batch 16 --seq 1024 --heads 16 --dim 32..256"}}}},
+          .origin = origin::kT4 + ", figure 7; " + origin::kSweeps + "; " + origin::kTables,
+          .problems = {{.common = "--direction forward",
+                        .sweeps = {.quick = {"--seq 512 --heads 8 --dim 32..128"},
+                                   .normal = {"--seq 1024 --heads 8 --dim 32..256"},
+                                   .full = {"--batch 16 --seq 1024 --heads 16 --dim 32..256"}}}},
           .figures = time_speed_memory("embedding", true)};
 }
 
 Experiment direction() {
   return {.name = "direction",
           .title = "Forward and backward",
-          .question = "What does the backward pass cost beside the forward pass?",
-          .origin = study::kT4 + ", figure 9",
-          .parts = {{.common = "--direction forward,backward",
-                     .sweeps = {.quick = {"--heads 8 --dim 64 --batch 1,4 --seq 256,512"},
-                                .normal = {"--heads 8 --dim 64 --batch 1,4 --seq 256..1024"},
-                                .full = {"--heads 16 --dim 64 --batch 4,16 --seq 512..4k"}}}},
+          .question = "How much longer does the backward pass take than the forward pass?",
+          .origin = origin::kT4 + ", figure 9",
+          .problems = {{.common = "--direction forward,backward",
+                        .sweeps = {.quick = {"--heads 8 --dim 64 --batch 1,4 --seq 256,512"},
+                                   .normal = {"--heads 8 --dim 64 --batch 1,4 --seq 256..1024"},
+                                   .full = {"--heads 16 --dim 64 --batch 4,16 --seq 512..4k"}}}},
           .figures = {{.kind = kBars,
                        .title = "Time by direction",
                        .x = "q_length",
-                       .y = "median_ms",
-                       .series = "direction",
+                       .y = {"median_ms"},
+                       .series = {"direction"},
                        .facets = {"algorithm", "batch"},
                        .log_y = true}}};
 }
@@ -134,67 +136,67 @@ Experiment direction() {
 Experiment head_dim() {
   return {.name = "head_dim",
           .title = "Head dimension",
-          .question = "Which head dimensions does each algorithm like?",
-          .origin = study::kT4 + ", figure 10",
-          .parts = {{.common = "--direction forward",
-                     .sweeps = {.quick = {"--seq 512 --heads 4 --dim 16..256"},
-                                .normal = {"--seq 1024 --heads 4 --dim 16..256"},
-                                .full = {"--batch 8 --seq 2048 --heads 16 --dim 16..256"}}}},
-          .figures = {{.kind = kLines, .title = "Speed", .x = "qk_dim", .y = "tflops", .log_x = true}}};
+          .question = "How does the speed of each algorithm depend on the head dimension?",
+          .origin = origin::kT4 + ", figure 10",
+          .problems = {{.common = "--direction forward",
+                        .sweeps = {.quick = {"--seq 512 --heads 4 --dim 16..256"},
+                                   .normal = {"--seq 1024 --heads 4 --dim 16..256"},
+                                   .full = {"--batch 8 --seq 2048 --heads 16 --dim 16..256"}}}},
+          .figures = {{.kind = kLines, .title = "Speed", .x = "qk_dim", .y = {"tflops"}, .log_x = true}}};
 }
 
 Experiment heatmap() {
   return {.name = "heatmap",
           .title = "Batch and sequence",
-          .question = "Over batch and sequence together, where is each algorithm fast?",
-          .origin = study::kT4 + ", figure 11",
-          .parts = {{.common = "--direction forward",
-                     .sweeps = {.quick = {"--heads 4 --dim 64 --batch 1..4 --seq 128..1024"},
-                                .normal = {"--heads 8 --dim 64 --batch 1..8 --seq 128..1024"},
-                                .full = {"--heads 16 --dim 64 --batch 1..32 --seq 256..8k"}}}},
+          .question = "At which batches and sequences is each algorithm fast?",
+          .origin = origin::kT4 + ", figure 11",
+          .problems = {{.common = "--direction forward",
+                        .sweeps = {.quick = {"--heads 4 --dim 64 --batch 1..4 --seq 128..1024"},
+                                   .normal = {"--heads 8 --dim 64 --batch 1..8 --seq 128..1024"},
+                                   .full = {"--heads 16 --dim 64 --batch 1..32 --seq 256..8k"}}}},
           .figures = {{.kind = kHeatmap,
                        .title = "Speed",
                        .x = "q_length",
-                       .y = "batch",
-                       .series = "",
+                       .y = {"batch"},
+                       .series = {},
                        .facets = {"algorithm"},
                        .value = "tflops"}}};
 }
 
 Experiment summary() {
-  return {
-      .name = "summary",
-      .title = "All algorithms at one size",
-      .question = "At one ordinary size, how fast is each algorithm in each direction?",
-      .origin = study::kT4 + ", figure 12",
-      .parts = {{.common = "--direction forward,backward",
-                 .sweeps = {.quick = {"--heads 8 --dim 64 --seq 1024"},
-                            .normal = {"--heads 8 --dim 64 --seq 2048"},
-                            .full = {"--batch 8 --heads 16 --dim 128 --seq 4096"}}}},
-      .figures = {{.kind = kBars, .title = "Speed", .x = "algorithm", .y = "tflops", .series = "direction"}}};
+  return {.name = "summary",
+          .title = "All algorithms at one size",
+          .question = "At one ordinary size, how fast is each algorithm in each direction?",
+          .origin = origin::kT4 + ", figure 12",
+          .problems = {{.common = "--direction forward,backward",
+                        .sweeps = {.quick = {"--heads 8 --dim 64 --seq 1024"},
+                                   .normal = {"--heads 8 --dim 64 --seq 2048"},
+                                   .full = {"--batch 8 --heads 16 --dim 128 --seq 4096"}}}},
+          .figures = {
+              {.kind = kBars, .title = "Speed", .x = "algorithm", .y = {"tflops"}, .series = {"direction"}}}};
 }
 
 Experiment out_of_memory() {
   return {.name = "out_of_memory",
           .title = "What fits",
-          .question = "Which batches and sequences fit into a given memory with which algorithm?",
-          .origin = study::kTables + ", where running out of memory is a result; " + study::kMinimal +
+          .question = "Which batches and sequences fit into a given memory with each algorithm?",
+          .origin = origin::kTables + ", where running out of memory is a result; " + origin::kMinimal +
                     ", its frontier of what fits",
-          .parts = {{.common = "--dim 64 --direction forward,backward",
-                     .sweeps = {.quick = {"--heads 4 --batch 1..4 --seq 256..2048"},
-                                .normal = {"--heads 8 --batch 1..8 --seq 256..2048"},
-                                .full = {"--heads 32 --batch 16..64 --seq 512..16k"}}}},
+          .problems = {{.common = "--dim 64 --direction forward,backward",
+                        .sweeps = {.quick = {"--heads 4 --batch 1..4 --seq 256..2048"},
+                                   .normal = {"--heads 8 --batch 1..8 --seq 256..2048"},
+                                   .full = {"--heads 32 --batch 16..64 --seq 512..16k"}}}},
           .figures = {{.kind = kHeatmap,
                        .title = "Fits or not",
                        .x = "q_length",
-                       .y = "batch",
-                       .series = "",
+                       .y = {"batch"},
+                       .series = {},
                        .facets = {"algorithm", "direction"},
                        .value = "status"},
                       {.kind = kLines,
                        .title = "Extra memory",
                        .x = "q_length",
-                       .y = "peak_extra_bytes",
+                       .y = {"peak_extra_bytes"},
                        .facets = {"batch", "direction"},
                        .log_x = true,
                        .log_y = true}},
@@ -205,48 +207,47 @@ Experiment out_of_memory() {
 Experiment traffic() {
   return {.name = "traffic",
           .title = "Work, memory traffic and time",
-          .question = "Flash attention computes more and is faster: is it because it moves less memory?",
-          .origin = study::kPaper + ", its table (66.6 to 75.2 GFLOP, 40.3 to 4.4 GB, 41.7 to 7.3 ms)",
-          .parts = {{.common = "--seq 1024 --dim 64 --direction forward,backward",
-                     .sweeps = {.quick = {"--heads 8"},
-                                .normal = {"--batch 2 --heads 16"},
-                                .full = {"--batch 64 --heads 16"}}}},
+          .question = "Is flash attention faster because it moves less memory?",
+          .origin = origin::kPaper + ", its table (66.6 to 75.2 GFLOP, 40.3 to 4.4 GB, 41.7 to 7.3 ms)",
+          .problems = {{.common = "--seq 1024 --dim 64 --direction forward,backward",
+                        .sweeps = {.quick = {"--heads 8"},
+                                   .normal = {"--batch 2 --heads 16"},
+                                   .full = {"--batch 64 --heads 16"}}}},
           .figures = {{.kind = kTable,
                        .title = "Work, traffic and time",
-                       .x = "",
-                       .y = "",
-                       .facets = {"direction"},
-                       .columns = {"flops", "predicted_traffic_bytes", "measured_traffic_bytes",
-                                   "minimum_traffic_bytes", "median_ms", "peak_extra_bytes"}},
+                       .y = {"flops", "predicted_traffic_bytes", "measured_traffic_bytes",
+                             "minimum_traffic_bytes", "median_ms", "peak_extra_bytes"},
+                       .facets = {"direction"}},
                       {.kind = kBars,
                        .title = "Memory traffic",
                        .x = "direction",
-                       .y = "predicted_traffic_bytes",
+                       .y = {"predicted_traffic_bytes"},
                        .log_y = true,
                        .bounds = {"measured_traffic_bytes"}}}};
 }
 
 Experiment block_size() {
-  return {.name = "block_size",
-          .title = "Tile size",
-          .question =
-              "How do traffic and time depend on the keys of a tile, and when does a larger one stop to pay?",
-          .origin = study::kPaper + ", its figure of block sizes",
-          .parts = {{.common = "--algorithm flash2 --dim 64 --direction forward",
-                     .sweeps = {.quick = {"--heads 4 --seq 2048"},
-                                .normal = {"--heads 8 --seq 2048"},
-                                .full = {"--batch 16 --heads 16 --seq 4096"}},
-                     .block_k = {16, 32, 64, 128, 256, 512, 1024}}},
-          .figures = {
-              {.kind = kLines, .title = "Time", .x = "requested_block_k", .y = "median_ms", .log_x = true},
-              {.kind = kLines,
-               .title = "Memory traffic: theory, prediction, measurement",
-               .x = "requested_block_k",
-               .y = "tile_traffic_bytes",
-               .log_x = true,
-               .log_y = true,
-               .bounds = {"bound_traffic_bytes", "standard_traffic_bytes", "minimum_traffic_bytes",
-                          "predicted_traffic_bytes", "measured_traffic_bytes"}}}};
+  return {
+      .name = "block_size",
+      .title = "Tile size",
+      .question =
+          "How do traffic and time depend on the keys of a tile, and when does a larger one stop paying off?",
+      .origin = origin::kPaper + ", its figure of block sizes",
+      .problems = {{.common = "--algorithm flash2 --dim 64 --direction forward",
+                    .sweeps = {.quick = {"--heads 4 --seq 2048"},
+                               .normal = {"--heads 8 --seq 2048"},
+                               .full = {"--batch 16 --heads 16 --seq 4096"}},
+                    .block_k = {16, 32, 64, 128, 256, 512, 1024}}},
+      .figures = {
+          {.kind = kLines, .title = "Time", .x = "requested_block_k", .y = {"median_ms"}, .log_x = true},
+          {.kind = kLines,
+           .title = "Memory traffic: theory, prediction, measurement",
+           .x = "requested_block_k",
+           .y = {"tile_traffic_bytes"},
+           .log_x = true,
+           .log_y = true,
+           .bounds = {"bound_traffic_bytes", "standard_traffic_bytes", "minimum_traffic_bytes",
+                      "predicted_traffic_bytes", "measured_traffic_bytes"}}}};
 }
 
 Experiment sparsity() {
@@ -256,25 +257,25 @@ Experiment sparsity() {
   return {.name = "sparsity",
           .title = "Block-sparse attention",
           .question = "Is time proportional to the share of blocks that a block mask keeps?",
-          .origin = study::kPaper + ", its figure of sparsity",
-          .parts = {{.common = directions + "--algorithm flash2",
-                     .sweeps = {.quick = {"--heads 4 --seq 2048" + masks + "64"},
-                                .normal = {"--heads 8 --seq 2048" + masks + "64"},
-                                .full = {"--batch 8 --heads 16 --seq 8192" + masks + "128"}},
-                     .label = "block_sparse"},
-                    {.common = directions + "--algorithm standard,flash2",
-                     .sweeps = {.quick = {"--heads 4 --seq 2048"},
-                                .normal = {"--heads 8 --seq 2048"},
-                                .full = {"--batch 8 --heads 16 --seq 8192"}}}},
+          .origin = origin::kPaper + ", its figure of sparsity",
+          .problems = {{.common = directions + "--algorithm flash2",
+                        .sweeps = {.quick = {"--heads 4 --seq 2048" + masks + "64"},
+                                   .normal = {"--heads 8 --seq 2048" + masks + "64"},
+                                   .full = {"--batch 8 --heads 16 --seq 8192" + masks + "128"}},
+                        .method = {.label = "block_sparse"}},
+                       {.common = directions + "--algorithm standard,flash2",
+                        .sweeps = {.quick = {"--heads 4 --seq 2048"},
+                                   .normal = {"--heads 8 --seq 2048"},
+                                   .full = {"--batch 8 --heads 16 --seq 8192"}}}},
           .figures = {{.kind = kLines,
                        .title = "Time, forward and backward",
                        .x = "kept_share",
-                       .y = "median_ms",
+                       .y = {"median_ms"},
                        .sum_over = "direction"},
                       {.kind = kLines,
                        .title = "Time by direction",
                        .x = "kept_share",
-                       .y = "median_ms",
+                       .y = {"median_ms"},
                        .facets = {"direction"}}}};
 }
 
@@ -284,38 +285,39 @@ Experiment long_sequences() {
                                                   .normal = {"--heads 2 --seq 512..8k"},
                                                   .full = {"--heads 8 --seq 1k..64k"}};
   auto part = [&](const std::string& options, const std::string& label) {
-    return Part{.common = common + options, .sweeps = lengths, .label = label};
+    return Problems{.common = common + options, .sweeps = lengths, .method = {.label = label}};
   };
-  Part fused = part(" --algorithm standard", "megatron");
-  fused.kernel = "cuda.standard_fused";
+  Problems fused = part(" --algorithm standard", "megatron");
+  fused.method.kernel = "cuda.standard_fused";
   fused.only_on = DeviceType::cuda;
-  Part linformer = part(" --algorithm automatic", "linformer");
-  linformer.baseline = "linformer";
-  return {.name = "long",
-          .title = "Long sequences",
-          .question = "Where do the curves of exact, sparse and approximate attention cross?",
-          .origin = study::kPaper +
-                    ", its figure of long sequences; patterns of the Sparse Transformer, Linformer, and on a "
-                    "GPU Megatron's fused softmax",
-          .parts = {part("", ""), fused,
-                    part(" --algorithm flash2 --block-mask butterfly --block-size 128", "block_sparse"),
-                    part(" --algorithm flash2 --block-mask strided:4 --block-size 64", "sparse_strided"),
-                    part(" --algorithm flash2 --block-mask fixed:4,1 --block-size 64", "sparse_fixed"),
-                    linformer},
-          .figures = {{.kind = kLines,
-                       .title = "Time, forward and backward",
-                       .x = "q_length",
-                       .y = "median_ms",
-                       .log_x = true,
-                       .log_y = true,
-                       .sum_over = "direction"},
-                      {.kind = kLines,
-                       .title = "Extra memory",
-                       .x = "q_length",
-                       .y = "peak_extra_bytes",
-                       .facets = {"direction"},
-                       .log_x = true,
-                       .log_y = true}}};
+  Problems linformer = part(" --algorithm automatic", "linformer");
+  linformer.method.baseline = "linformer";
+  return {
+      .name = "long",
+      .title = "Long sequences",
+      .question = "At which lengths do sparse and approximate attention become faster than exact attention?",
+      .origin = origin::kPaper +
+                ", its figure of long sequences; patterns of the Sparse Transformer, Linformer, and on a "
+                "GPU Megatron's fused softmax",
+      .problems = {part("", ""), fused,
+                   part(" --algorithm flash2 --block-mask butterfly --block-size 128", "block_sparse"),
+                   part(" --algorithm flash2 --block-mask strided:4 --block-size 64", "sparse_strided"),
+                   part(" --algorithm flash2 --block-mask fixed:4,1 --block-size 64", "sparse_fixed"),
+                   linformer},
+      .figures = {{.kind = kLines,
+                   .title = "Time, forward and backward",
+                   .x = "q_length",
+                   .y = {"median_ms"},
+                   .log_x = true,
+                   .log_y = true,
+                   .sum_over = "direction"},
+                  {.kind = kLines,
+                   .title = "Extra memory",
+                   .x = "q_length",
+                   .y = {"peak_extra_bytes"},
+                   .facets = {"direction"},
+                   .log_x = true,
+                   .log_y = true}}};
 }
 
 Experiment minimal() {
@@ -323,48 +325,52 @@ Experiment minimal() {
                                                   .normal = {"--heads 4 --seq 64..1024"},
                                                   .full = {"--batch 4 --heads 12 --seq 64..4k"}};
   const std::string common = "--dtype fp32 --dim 64 --direction forward --algorithm ";
-  return {
-      .name = "minimal",
-      .title = "The teaching kernel",
-      .question = "How far does a kernel of one page get beside the real ones?",
-      .origin = study::kMinimal + ": 0.17 ms against 0.78 ms at N = 512 on a T4",
-      .parts = {{.common = common + "standard,flash2", .sweeps = lengths, .only_on = DeviceType::cpu},
-                {.common = common + "minimal",
-                 .sweeps = lengths,
-                 .label = "minimal",
-                 .baseline = "minimal",
-                 .only_on = DeviceType::cpu},
-                {.common = common + "standard,flash2,minimal",
-                 .sweeps = lengths,
-                 .only_on = DeviceType::cuda}},
-      .figures = {
-          {.kind = kLines, .title = "Time", .x = "q_length", .y = "median_ms", .log_x = true, .log_y = true},
-          {.kind = kBars, .title = "Error against fp64", .x = "q_length", .y = "max_error", .log_y = true}}};
+  return {.name = "minimal",
+          .title = "The teaching kernel",
+          .question = "How fast and how exact is a kernel of one page, compared with the others?",
+          .origin = origin::kMinimal + ": 0.17 ms against 0.78 ms at N = 512 on a T4",
+          .problems = {{.common = common + "standard,flash2", .sweeps = lengths, .only_on = DeviceType::cpu},
+                       {.common = common + "minimal",
+                        .sweeps = lengths,
+                        .method = {.label = "minimal", .baseline = "minimal"},
+                        .only_on = DeviceType::cpu},
+                       {.common = common + "standard,flash2,minimal",
+                        .sweeps = lengths,
+                        .only_on = DeviceType::cuda}},
+          .figures = {{.kind = kLines,
+                       .title = "Time",
+                       .x = "q_length",
+                       .y = {"median_ms"},
+                       .log_x = true,
+                       .log_y = true},
+                      {.kind = kBars,
+                       .title = "Error against fp64",
+                       .x = "q_length",
+                       .y = {"max_error"},
+                       .log_y = true}}};
 }
 
 Experiment accuracy() {
-  return {
-      .name = "accuracy",
-      .title = "Accuracy",
-      .question = "How far is each algorithm in each type from the exact result?",
-      .origin = study::kMinimal + ", its comparison of outputs; " + study::kPaper + ", its correctness tests",
-      .parts = {{.common = "--direction forward --dim 64 --heads 4 --dtype fp32,fp16,bf16",
-                 .sweeps = {.quick = {"--seq 128,512"},
-                            .normal = {"--seq 128..1024"},
-                            .full = {"--seq 128..8k"}}}},
-      .figures = {{.kind = kLines,
-                   .title = "Error against fp64, root mean square",
-                   .x = "q_length",
-                   .y = "rms_error",
-                   .facets = {"dtype"},
-                   .log_x = true,
-                   .log_y = true},
-                  {.kind = kTable,
-                   .title = "Errors",
-                   .x = "",
-                   .y = "",
-                   .facets = {"dtype"},
-                   .columns = {"q_length", "max_error", "rms_error", "rms_reference", "sampled_rows"}}}};
+  return {.name = "accuracy",
+          .title = "Accuracy",
+          .question = "How large is the error of each algorithm in each type?",
+          .origin =
+              origin::kMinimal + ", its comparison of outputs; " + origin::kPaper + ", its correctness tests",
+          .problems = {{.common = "--direction forward --dim 64 --heads 4 --dtype fp32,fp16,bf16",
+                        .sweeps = {.quick = {"--seq 128,512"},
+                                   .normal = {"--seq 128..1024"},
+                                   .full = {"--seq 128..8k"}}}},
+          .figures = {{.kind = kLines,
+                       .title = "Error against fp64, root mean square",
+                       .x = "q_length",
+                       .y = {"rms_error"},
+                       .facets = {"dtype"},
+                       .log_x = true,
+                       .log_y = true},
+                      {.kind = kTable,
+                       .title = "Errors",
+                       .y = {"q_length", "max_error", "rms_error", "rms_reference", "sampled_rows"},
+                       .facets = {"dtype"}}}};
 }
 
 }  // namespace

@@ -5,29 +5,29 @@
 #include <algorithm>
 #include <regex>
 
-#include "lab/experiments/experiments.h"
+#include "lab/experiments/experiment.h"
 
 namespace tessera::lab {
 namespace {
 
-TEST(Studies, EveryOriginNamesOneInWords) {
+TEST(Origins, EveryOriginNamesOneInWords) {
   const std::regex code("\\bS[0-9]\\b");
   for (const Experiment& experiment : experiments()) {
     EXPECT_TRUE(std::any_of(
-        studies().begin(), studies().end(),
-        [&](const Study& study) { return experiment.origin.find(study.name) != std::string::npos; }))
+        origins().begin(), origins().end(),
+        [&](const Origin& origin) { return experiment.origin.find(origin.name) != std::string::npos; }))
         << experiment.name << ": " << experiment.origin;
     EXPECT_FALSE(std::regex_search(describe(experiment), code)) << experiment.name;
   }
 }
 
-TEST(Studies, EachIsRepeatedAndExplained) {
+TEST(Origins, EachIsRepeatedAndExplained) {
   const std::string list = list_text(experiments());
-  for (const Study& study : studies()) {
+  for (const Origin& origin : origins()) {
     EXPECT_TRUE(std::any_of(experiments().begin(), experiments().end(), [&](const Experiment& experiment) {
-      return experiment.origin.find(study.name) != std::string::npos;
-    })) << study.name;
-    EXPECT_NE(list.find("- " + study.name), std::string::npos) << list;
+      return experiment.origin.find(origin.name) != std::string::npos;
+    })) << origin.name;
+    EXPECT_NE(list.find("- " + origin.name), std::string::npos) << list;
   }
 }
 

@@ -1,6 +1,6 @@
-// The experiments that `python -m tessera.lab` measures (python/tessera/lab): their figures. What is swept at which
-// scale stands there, beside the models.
-#include "lab/experiments/experiments.h"
+// The experiments that `python -m tessera.lab` measures, with their figures. Their problems stand in python/tessera/lab,
+// beside the models.
+#include "lab/experiments/experiment.h"
 #include "lab/experiments/origins.h"
 
 namespace tessera::lab {
@@ -11,51 +11,49 @@ Experiment training() {
     return Figure{.kind = kind,
                   .title = title,
                   .x = "q_length",
-                  .y = y,
+                  .y = {y},
                   .facets = {"depth"},
                   .log_x = kind == FigureKind::lines,
                   .log_y = kind == FigureKind::lines};
   };
-  return {
-      .name = "training",
-      .title = "Training transformers",
-      .question = "How much time and memory does flash attention save in training, and what fits with it?",
-      .origin = study::kMinimal + " (on average -68.9 % time, -49.5 % memory, a larger frontier)",
-      .parts = {},
-      .figures = {over_sequence("Time of a step", "median_ms", FigureKind::lines),
-                  over_sequence("Peak memory", "peak_bytes", FigureKind::lines),
-                  over_sequence("Memory held after a step", "memory_used_bytes", FigureKind::lines),
-                  over_sequence("Time saved", "time_saved_percent", FigureKind::bars),
-                  over_sequence("Peak memory saved", "memory_saved_percent", FigureKind::bars),
-                  {.kind = FigureKind::heatmap,
-                   .title = "What fits",
-                   .x = "q_length",
-                   .y = "embedding",
-                   .series = "",
-                   .facets = {"algorithm", "depth"},
-                   .value = "status"},
-                  {.kind = FigureKind::bars,
-                   .title = "The frontier: the longest sequence tried that fits",
-                   .x = "embedding",
-                   .y = "q_length",
-                   .facets = {"depth"},
-                   .last_of = "q_length"}},
-      .program = "python -m tessera.lab training"};
+  return {.name = "training",
+          .title = "Training transformers",
+          .question =
+              "How much time and memory does flash attention save in training, and which models fit with it?",
+          .origin = origin::kMinimal + " (on average -68.9 % time, -49.5 % memory, a larger frontier)",
+          .figures = {over_sequence("Time of a step", "median_ms", FigureKind::lines),
+                      over_sequence("Peak memory", "peak_bytes", FigureKind::lines),
+                      over_sequence("Memory held after a step", "memory_used_bytes", FigureKind::lines),
+                      over_sequence("Time saved", "time_saved_percent", FigureKind::bars),
+                      over_sequence("Peak memory saved", "memory_saved_percent", FigureKind::bars),
+                      {.kind = FigureKind::heatmap,
+                       .title = "What fits",
+                       .x = "q_length",
+                       .y = {"embedding"},
+                       .series = {},
+                       .facets = {"algorithm", "depth"},
+                       .value = "status"},
+                      {.kind = FigureKind::bars,
+                       .title = "The frontier: the longest sequence tried that fits",
+                       .x = "embedding",
+                       .y = {"q_length"},
+                       .facets = {"depth"},
+                       .last_of = "q_length"}},
+          .program = "python -m tessera.lab training"};
 }
 
 Experiment gpt() {
   auto at_the_end = [](const char* title, const char* y) {
-    return Figure{.kind = FigureKind::bars, .title = title, .x = "preset", .y = y, .last_of = "step"};
+    return Figure{.kind = FigureKind::bars, .title = title, .x = "preset", .y = {y}, .last_of = "step"};
   };
   auto loss_over = [](const char* title, const char* x) {
-    return Figure{.kind = FigureKind::lines, .title = title, .x = x, .y = "loss", .facets = {"preset"}};
+    return Figure{.kind = FigureKind::lines, .title = title, .x = x, .y = {"loss"}, .facets = {"preset"}};
   };
   return {
       .name = "gpt",
       .title = "Training a GPT",
-      .question = "Does a language model learn the same with each attention, and how fast?",
-      .origin = study::kPaper + ", its set-up for training GPT, which never obtained results",
-      .parts = {},
+      .question = "Does a language model learn equally well with each attention, and how fast?",
+      .origin = origin::kPaper + ", its set-up for training GPT, which never obtained results",
       .figures = {loss_over("Loss on held-out text", "step"), loss_over("Loss against time", "train_seconds"),
                   at_the_end("Speed of training", "tokens_per_second"),
                   at_the_end("Peak memory", "peak_bytes")},
@@ -67,16 +65,16 @@ Experiment peers() {
     return Figure{.kind = FigureKind::bars,
                   .title = title,
                   .x = "q_length",
-                  .y = y,
+                  .y = {y},
                   .facets = {"direction", "mask"},
                   .log_y = true};
   };
   return {.name = "peers",
-          .title = "Beside PyTorch",
-          .question = "How fast is Tessera beside each backend of PyTorch's scaled_dot_product_attention?",
-          .origin = study::kT4 + "; " + study::kSweeps + "; " + study::kTables +
+          .title = "Tessera and PyTorch",
+          .question =
+              "How fast is Tessera, compared with each backend of PyTorch's scaled_dot_product_attention?",
+          .origin = origin::kT4 + "; " + origin::kSweeps + "; " + origin::kTables +
                     ": flash attention against PyTorch",
-          .parts = {},
           .figures = {bars("Time", "median_ms"), bars("Speed", "tflops")},
           .program = "python -m tessera.lab peers"};
 }

@@ -1,15 +1,16 @@
-// Experiments as text: the options of their sweeps read, the list for the terminal, the file for the report.
+// Experiments and text: reading the options of their sweeps, the list for the terminal, experiments.json.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "lab/experiments/experiments.h"
+#include "lab/commands/options.h"
+#include "lab/experiments/experiment.h"
 #include "lab/experiments/origins.h"
-#include "lab/measure/contests.h"
-#include "lab/measure/rows.h"
+#include "lab/measure/fields.h"
 #include "lab/terminal/table.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {
@@ -43,108 +44,34 @@ ProblemOptions read_options(const std::string& text) {
     const auto known = sweep_options().find(words[i]);
     if (known == sweep_options().end() || i + 1 == words.size()) {
       throw UsageError(
-          fmt::format("sweep '{}': '{}' is no option of a sweep, or has no value", text, words[i]));
+          fmt::format("sweep '{}': '{}' is not an option of a sweep, or has no value", text, words[i]));
     }
     (options.*known->second).push_back(words[i + 1]);
   }
   return options;
 }
 
-struct FieldText {
-  const char* label;
-  const char* unit;
-};
-
-// What the fields that figures use are called on an axis.
-const std::map<std::string, FieldText>& field_texts() {
-  static const std::map<std::string, FieldText> kAll = {
-      {"algorithm", {"algorithm", ""}},
-      {"batch", {"batch", ""}},
-      {"bound_traffic_bytes", {"N²d²/M", "B"}},
-      {"depth", {"layers", ""}},
-      {"direction", {"direction", ""}},
-      {"dtype", {"type", ""}},
-      {"embedding", {"width (heads × head dimension)", ""}},
-      {"flops", {"floating-point operations", "FLOP"}},
-      {"kept_share", {"share of the matrix that is kept", ""}},
-      {"loss", {"loss on held-out text", "nats per token"}},
-      {"mask", {"mask", ""}},
-      {"max_error", {"largest error", ""}},
-      {"measured_traffic_bytes", {"memory traffic, measured", "B"}},
-      {"median_ms", {"time", "ms"}},
-      {"memory_saved_percent", {"peak memory saved", "%"}},
-      {"memory_used_bytes", {"memory held", "B"}},
-      {"minimum_traffic_bytes", {"every tensor once", "B"}},
-      {"peak_bytes", {"peak memory", "B"}},
-      {"peak_extra_bytes", {"memory besides the tensors", "B"}},
-      {"predicted_traffic_bytes", {"memory traffic, predicted", "B"}},
-      {"preset", {"model", ""}},
-      {"q_heads", {"heads", ""}},
-      {"q_length", {"sequence length", "tokens"}},
-      {"qk_dim", {"head dimension", ""}},
-      {"requested_block_k", {"keys per tile", ""}},
-      {"rms_error", {"error, root mean square", ""}},
-      {"rms_reference", {"exact values, root mean square", ""}},
-      {"sampled_rows", {"rows compared", ""}},
-      {"speedup_over_standard", {"speed-up over standard", "×"}},
-      {"standard_traffic_bytes", {"standard attention", "B"}},
-      {"status", {"result", ""}},
-      {"step", {"step", ""}},
-      {"tflops", {"speed", "TFLOP/s"}},
-      {"tile_traffic_bytes", {"FlashAttention-1 with this tile alone in fast memory", "B"}},
-      {"time_saved_percent", {"time saved", "%"}},
-      {"tokens_per_second", {"speed", "tokens/s"}},
-      {"train_seconds", {"time of training", "s"}},
-  };
-  return kAll;
-}
-
-std::vector<std::string> fields_of(const Figure& figure) {
-  std::vector<std::string> all = {figure.x,     figure.y,        figure.series,
-                                  figure.value, figure.sum_over, figure.last_of};
-  for (const auto* list : {&figure.facets, &figure.columns, &figure.bounds}) {
-    all.insert(all.end(), list->begin(), list->end());
-  }
-  all.erase(std::remove(all.begin(), all.end(), ""), all.end());
-  return all;
-}
-
-Json figure_json(const Figure& figure) {
-  auto field = [](const std::string& name) { return name.empty() ? Json(nullptr) : Json(name); };
-  return {{"kind", name(figure.kind)},
-          {"title", figure.title},
-          {"x", field(figure.x)},
-          {"y", field(figure.y)},
-          {"series", field(figure.series)},
-          {"facets", figure.facets},
-          {"log_x", figure.log_x},
-          {"log_y", figure.log_y},
-          {"value", field(figure.value)},
-          {"columns", figure.columns},
-          {"bounds", figure.bounds},
-          {"sum_over", field(figure.sum_over)},
-          {"last_of", field(figure.last_of)}};
-}
-
 std::string figure_text(const Figure& figure) {
-  if (figure.kind == FigureKind::table)
-    return fmt::format("{}: {}", figure.title, fmt::join(figure.columns, ", "));
-  std::string text = fmt::format("{}: {} over {}", figure.title, figure.y, figure.x);
+  if (figure.kind == FigureKind::table) return fmt::format("{}: {}", figure.title, fmt::join(figure.y, ", "));
+  std::string text = fmt::format("{}: {} over {}", figure.title, figure.y.front(), figure.x);
   if (figure.kind == FigureKind::heatmap)
-    text = fmt::format("{}: {} over {} and {}", figure.title, figure.value, figure.x, figure.y);
+    text = fmt::format("{}: {} over {} and {}", figure.title, figure.value, figure.x, figure.y.front());
   if (!figure.facets.empty()) text += fmt::format(", a panel for each {}", fmt::join(figure.facets, " and "));
   if (!figure.sum_over.empty()) text += fmt::format(", the sum over {}", figure.sum_over);
   if (!figure.last_of.empty()) text += fmt::format(", the last {} that is ok", figure.last_of);
   return text;
 }
 
-std::string part_text(const Part& part, const BenchText& sweep) {
-  std::string text = part.common + (part.common.empty() ? "" : " ") + sweep;
-  if (!part.baseline.empty()) text += fmt::format(" (baseline {})", part.baseline);
-  else if (!part.label.empty()) text += fmt::format(" (as {})", part.label);
-  if (!part.kernel.empty()) text += fmt::format(" (kernel {})", part.kernel);
-  if (!part.block_k.empty()) text += fmt::format(" (keys per tile {})", fmt::join(part.block_k, ", "));
-  if (part.only_on) text += *part.only_on == DeviceType::cpu ? " (CPU only)" : " (GPU only)";
+std::string sweep_text(const Problems& problems, const BenchText& sweep) {
+  const Method& method = problems.method;
+  std::string text = problems.common + (problems.common.empty() ? "" : " ") + sweep;
+  if (!method.baseline.empty()) text += fmt::format(" (baseline {})", method.baseline);
+  else if (!method.label.empty()) text += fmt::format(" (as {})", method.label);
+  if (!method.kernel.empty()) text += fmt::format(" (kernel {})", method.kernel);
+  if (!problems.block_k.empty()) {
+    text += fmt::format(" (keys per tile {})", fmt::join(problems.block_k, ", "));
+  }
+  if (problems.only_on) text += *problems.only_on == DeviceType::cpu ? " (CPU only)" : " (GPU only)";
   return text;
 }
 
@@ -157,16 +84,6 @@ const char* name(Scale scale) {
     case Scale::full: break;
   }
   return "full";
-}
-
-const char* name(FigureKind kind) {
-  switch (kind) {
-    case FigureKind::lines: return "lines";
-    case FigureKind::bars: return "bars";
-    case FigureKind::heatmap: return "heatmap";
-    case FigureKind::table: break;
-  }
-  return "table";
 }
 
 std::vector<const Experiment*> find_experiments(const std::vector<std::string>& names) {
@@ -191,7 +108,7 @@ std::vector<const Experiment*> find_own_experiments(const std::vector<std::strin
   std::vector<const Experiment*> chosen = find_experiments(names);
   for (const Experiment* experiment : chosen) {
     if (names.empty() || experiment->program.empty()) continue;
-    throw UsageError(fmt::format("experiment '{}': is measured by another program: {}", experiment->name,
+    throw UsageError(fmt::format("experiment '{}': tessera lab does not measure it; run {}", experiment->name,
                                  experiment->program));
   }
   std::erase_if(chosen, [](const Experiment* experiment) { return !experiment->program.empty(); });
@@ -205,15 +122,15 @@ bool shows(const Experiment& experiment, const std::string& field) {
   });
 }
 
-Sweep sweep_of(const Part& part, const BenchText& text, Device device) {
-  ProblemOptions options = read_options(part.common + " " + text);
+SweptProblems sweep_of(const Problems& problems, const BenchText& sweep, Device device) {
+  ProblemOptions options = read_options(problems.common + " " + sweep);
   if (options.dtype.empty()) options.dtype = {device.type == DeviceType::cpu ? "fp32" : "fp16"};
   options.device = to_string(device);
-  Sweep sweep = parse_sweep(options);
-  if (!sweep.algorithms.empty()) return sweep;
-  sweep.algorithms = algorithms_here(sweep);
-  std::erase(sweep.algorithms, Algorithm::minimal);
-  return sweep;
+  SweptProblems swept{parse_problems(options), parse_algorithms(options)};
+  if (!swept.algorithms.empty()) return swept;
+  swept.algorithms = algorithms_here(swept.problems);
+  std::erase(swept.algorithms, Algorithm::minimal);
+  return swept;
 }
 
 std::string list_text(const std::vector<Experiment>& all) {
@@ -224,9 +141,9 @@ std::string list_text(const std::vector<Experiment>& all) {
     text += fmt::format("{}  {}\n", pad(experiment.name, width, Justify::left),
                         wrap(experiment.question, kWidestLine, width + 2));
   }
-  text += "\n" + wrap(kStudiesPreface, kWidestLine, 0) + "\n";
-  for (const Study& study : studies()) {
-    text += "- " + wrap(fmt::format("{}: {}", study.name, study.what), kWidestLine, 2) + "\n";
+  text += "\n" + wrap(kOriginsPreface, kWidestLine, 0) + "\n";
+  for (const Origin& origin : origins()) {
+    text += "- " + wrap(fmt::format("{}: {}", origin.name, origin.what), kWidestLine, 2) + "\n";
   }
   return text;
 }
@@ -242,9 +159,9 @@ std::string describe(const Experiment& experiment) {
   if (!experiment.program.empty()) text += fact("run by", experiment.program);
   for (const Scale scale : {Scale::quick, Scale::normal, Scale::full}) {
     std::string label = name(scale);
-    for (const Part& part : experiment.parts) {
-      for (const BenchText& sweep : part.sweeps.at(scale)) {
-        text += fact(label, part_text(part, sweep));
+    for (const Problems& problems : experiment.problems) {
+      for (const BenchText& sweep : problems.sweeps.at(scale)) {
+        text += fact(label, sweep_text(problems, sweep));
         label.clear();
       }
     }
@@ -261,14 +178,14 @@ std::string describe(const Experiment& experiment) {
 
 nlohmann::ordered_json to_json(const std::vector<const Experiment*>& chosen) {
   Json entries = Json::array();
-  Json fields = Json::object();
+  Json meanings = Json::object();
   for (const Experiment* experiment : chosen) {
     Json figures = Json::array();
     for (const Figure& figure : experiment->figures) {
-      figures.push_back(figure_json(figure));
+      figures.push_back(to_json(figure));
       for (const std::string& field : fields_of(figure)) {
-        const FieldText& text = field_texts().at(field);
-        fields[field] = {{"label", text.label}, {"unit", text.unit}};
+        const Field& known = *find_field(field);
+        meanings[field] = {{"label", known.label}, {"unit", known.unit}, {"meaning", known.meaning}};
       }
     }
     entries.push_back({{"name", experiment->name},
@@ -277,7 +194,7 @@ nlohmann::ordered_json to_json(const std::vector<const Experiment*>& chosen) {
                        {"origin", experiment->origin},
                        {"figures", figures}});
   }
-  return {{"schema", 1}, {"fields", fields}, {"experiments", entries}};
+  return {{"schema", 1}, {"fields", meanings}, {"experiments", entries}};
 }
 
 }  // namespace tessera::lab

@@ -17,33 +17,33 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] + weight * (sorted[above] - sorted[below]);
 }
 
-// How much of its measuring a contender has behind it, from 0 to 1.
-double share_done(const Contender& contender, const Schedule& schedule) {
-  if (contender.failure) return 1;
-  const auto count = static_cast<double>(contender.seconds.size());
-  if (schedule.repetitions > 0) return std::min(1.0, count / schedule.repetitions);
-  if (count >= schedule.most) return 1;
-  const double by_time = schedule.min_time > 0 ? contender.total / schedule.min_time : 1;
-  return std::min({1.0, by_time, count / schedule.fewest});
+// The share of its measured calls that is done, from 0 to 1.
+double share_done(const TimedCall& one, const Repetitions& repetitions) {
+  if (one.failure) return 1;
+  const auto count = static_cast<double>(one.seconds.size());
+  if (repetitions.repetitions > 0) return std::min(1.0, count / repetitions.repetitions);
+  if (count >= repetitions.most) return 1;
+  const double by_time = repetitions.min_time > 0 ? one.total / repetitions.min_time : 1;
+  return std::min({1.0, by_time, count / repetitions.fewest});
 }
 
-void call_once(Contender& contender, bool measured) {
+void call_once(TimedCall& one, bool measured) {
   using Clock = std::chrono::steady_clock;
   try {
     double seconds = 0;
-    if (contender.timed) {
-      seconds = contender.timed();
+    if (one.timed) {
+      seconds = one.timed();
     } else {
       const Clock::time_point begin = Clock::now();
-      contender.call();
+      one.call();
       seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     }
     if (measured) {
-      contender.seconds.push_back(seconds);
-      contender.total += seconds;
+      one.seconds.push_back(seconds);
+      one.total += seconds;
     }
   } catch (...) {
-    contender.failure = std::current_exception();
+    one.failure = std::current_exception();
   }
 }
 
@@ -56,30 +56,30 @@ Summary summarise(std::vector<double> values) {
           quantile(values, 0.75),          values.front(),        values.back()};
 }
 
-bool measure(std::span<Contender> contenders, const Schedule& schedule,
-             const std::function<bool(double share)>& proceed) {
+bool interleave(std::span<TimedCall> calls, const Repetitions& repetitions,
+                const std::function<bool(double share)>& proceed) {
   auto overall = [&] {
     double total = 0;
-    for (const Contender& contender : contenders) total += share_done(contender, schedule);
-    return contenders.empty() ? 1 : total / static_cast<double>(contenders.size());
+    for (const TimedCall& one : calls) total += share_done(one, repetitions);
+    return calls.empty() ? 1 : total / static_cast<double>(calls.size());
   };
-  for (int round = 0; round < schedule.warmup; ++round) {
-    for (Contender& contender : contenders) {
+  for (int round = 0; round < repetitions.warmup; ++round) {
+    for (TimedCall& one : calls) {
       if (!proceed(0)) return false;
-      if (!contender.failure) call_once(contender, false);
+      if (!one.failure) call_once(one, false);
     }
   }
-  std::vector<Contender*> order;
-  for (Contender& contender : contenders) order.push_back(&contender);
+  std::vector<TimedCall*> order;
+  for (TimedCall& one : calls) order.push_back(&one);
   std::mt19937 random;  // the same orders in every run
   while (overall() < 1) {
-    const Contender* last = order.back();
+    const TimedCall* last = order.back();
     do std::shuffle(order.begin(), order.end(), random);
     while (order.size() > 1 && order.front() == last);
-    for (Contender* contender : order) {
-      if (share_done(*contender, schedule) >= 1) continue;
+    for (TimedCall* call : order) {
+      if (share_done(*call, repetitions) >= 1) continue;
       if (!proceed(overall())) return false;
-      call_once(*contender, true);
+      call_once(*call, true);
     }
   }
   return true;

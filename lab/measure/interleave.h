@@ -1,4 +1,4 @@
-// How times are taken: warm-up, contenders in turn, the median and the spread around it.
+// How times are measured: warm-up, interleaved calls, the median and the spread around it.
 #pragma once
 
 #include <exception>
@@ -23,31 +23,31 @@ struct Summary {
   }
 };
 
-// Quantiles are interpolated between neighbours. Of nothing everything is 0.
+// Quantiles are interpolated between neighbours. Without values every statistic is 0.
 Summary summarise(std::vector<double> values);
 
-// How often a contender is called.
-struct Schedule {
+// How often each call is repeated.
+struct Repetitions {
   int warmup = 1;         // calls before the first measured one
   int repetitions = 0;    // measured calls; 0: by time
-  double min_time = 0.3;  // else: until the measured calls took so many seconds ...
-  int fewest = 5;         // ... and are at least so many,
+  double min_time = 0.3;  // else: until the measured calls took this many seconds ...
+  int fewest = 5;         // ... and are at least this many,
   int most = 10'000;      // but not more than this
 };
 
-// One of several ways to do the same work.
-struct Contender {
+// One of several calls that do the same work, and its measured times.
+struct TimedCall {
   std::function<void()> call;
-  std::function<double()> timed{};  // calls, and says how many seconds it took; empty: the wall clock says it
+  std::function<double()> timed{};  // calls and returns the seconds it took; empty: the wall clock tells
   std::vector<double> seconds{};
   double total = 0;              // of `seconds`
-  std::exception_ptr failure{};  // what a call threw; the contender is then left out
+  std::exception_ptr failure{};  // what a call threw; it is not called again
 };
 
-// Calls the contenders in turn, every round in another order and none after itself, so that whatever the machine does in the
-// meantime, and whatever one leaves behind, hits all of them alike. `proceed` is asked before every call with the share that is done;
-// when it says no, measuring stops. Returns whether it was finished.
-bool measure(std::span<Contender> contenders, const Schedule& schedule,
-             const std::function<bool(double share)>& proceed);
+// Interleaves the calls: every round has a random order of its own, and no call follows itself. So what the machine does
+// meanwhile, and what one call leaves behind in caches and clocks, affects all of them alike. `proceed` gets the share
+// that is done before every call; when it returns false, measuring stops. Returns whether it was finished.
+bool interleave(std::span<TimedCall> calls, const Repetitions& repetitions,
+                const std::function<bool(double share)>& proceed);
 
 }  // namespace tessera::lab

@@ -30,13 +30,13 @@ TEST(Summarise, QuartilesAndSpread) {
   EXPECT_EQ(summarise({}).spread(), 0);
 }
 
-// What one contender leaves behind, in caches and clocks, must not meet always the same other one.
-TEST(Measure, ContendersTakeTurnsAndFollowEachOtherEquallyOften) {
+// What one call leaves behind in caches and clocks must not always affect the same other call.
+TEST(Interleave, CallsTakeTurnsAndFollowEachOtherEquallyOften) {
   constexpr int kRounds = 100;
   std::string order;
-  std::vector<Contender> contenders;
-  for (const char name : {'a', 'b', 'c'}) contenders.push_back({[&order, name] { order += name; }});
-  EXPECT_TRUE(measure(contenders, {.warmup = 0, .repetitions = kRounds}, [](double) { return true; }));
+  std::vector<TimedCall> calls;
+  for (const char name : {'a', 'b', 'c'}) calls.push_back({[&order, name] { order += name; }});
+  EXPECT_TRUE(interleave(calls, {.warmup = 0, .repetitions = kRounds}, [](double) { return true; }));
   std::map<std::string, int> pairs;
   for (std::size_t i = 0; i + 1 < order.size(); ++i) ++pairs[order.substr(i, 2)];
   EXPECT_EQ(pairs.size(), 6U) << "each after each other, none after itself";
@@ -47,50 +47,48 @@ TEST(Measure, ContendersTakeTurnsAndFollowEachOtherEquallyOften) {
     std::sort(turn.begin(), turn.end());
     EXPECT_EQ(turn, "abc") << "round " << round;
   }
-  for (const Contender& contender : contenders) {
-    EXPECT_EQ(contender.seconds.size(), static_cast<std::size_t>(kRounds));
-    EXPECT_DOUBLE_EQ(contender.total,
-                     std::accumulate(contender.seconds.begin(), contender.seconds.end(), 0.0));
+  for (const TimedCall& call : calls) {
+    EXPECT_EQ(call.seconds.size(), static_cast<std::size_t>(kRounds));
+    EXPECT_DOUBLE_EQ(call.total, std::accumulate(call.seconds.begin(), call.seconds.end(), 0.0));
   }
 }
 
-TEST(Measure, ByTimeHasAFewestAndAMost) {
-  std::vector<Contender> contenders = {{[] {}}};
-  measure(contenders, {.warmup = 0, .min_time = 0, .fewest = 5}, [](double) { return true; });
-  EXPECT_EQ(contenders[0].seconds.size(), 5U);
-  contenders = {{[] {}}};
-  measure(contenders, {.warmup = 0, .min_time = 1e9, .fewest = 5, .most = 50}, [](double) { return true; });
-  EXPECT_EQ(contenders[0].seconds.size(), 50U);
+TEST(Interleave, ByTimeHasAFewestAndAMost) {
+  std::vector<TimedCall> calls = {{[] {}}};
+  interleave(calls, {.warmup = 0, .min_time = 0, .fewest = 5}, [](double) { return true; });
+  EXPECT_EQ(calls[0].seconds.size(), 5U);
+  calls = {{[] {}}};
+  interleave(calls, {.warmup = 0, .min_time = 1e9, .fewest = 5, .most = 50}, [](double) { return true; });
+  EXPECT_EQ(calls[0].seconds.size(), 50U);
 }
 
-TEST(Measure, AFailureLeavesTheOthersRunning) {
-  int calls = 0;
-  std::vector<Contender> contenders = {{[&] {
-                                         if (++calls == 2) throw std::runtime_error("broken");
-                                       }},
-                                       {[] {}}};
-  EXPECT_TRUE(measure(contenders, {.warmup = 0, .repetitions = 4}, [](double) { return true; }));
-  EXPECT_TRUE(contenders[0].failure);
-  EXPECT_EQ(calls, 2);
-  EXPECT_EQ(contenders[1].seconds.size(), 4U);
+TEST(Interleave, AFailureLeavesTheOthersRunning) {
+  int called = 0;
+  std::vector<TimedCall> calls = {{[&] {
+                                    if (++called == 2) throw std::runtime_error("broken");
+                                  }},
+                                  {[] {}}};
+  EXPECT_TRUE(interleave(calls, {.warmup = 0, .repetitions = 4}, [](double) { return true; }));
+  EXPECT_TRUE(calls[0].failure);
+  EXPECT_EQ(called, 2);
+  EXPECT_EQ(calls[1].seconds.size(), 4U);
 }
 
-TEST(Measure, AContenderMayBringItsOwnClock) {
-  std::vector<Contender> contenders = {
-      {.call = [] { FAIL() << "timed() calls"; }, .timed = [] { return 0.25; }}};
-  EXPECT_TRUE(measure(contenders, {.warmup = 1, .repetitions = 3}, [](double) { return true; }));
-  EXPECT_EQ(contenders[0].seconds, std::vector<double>(3, 0.25));
+TEST(Interleave, ACallMayBringItsOwnClock) {
+  std::vector<TimedCall> calls = {{.call = [] { FAIL() << "timed() calls"; }, .timed = [] { return 0.25; }}};
+  EXPECT_TRUE(interleave(calls, {.warmup = 1, .repetitions = 3}, [](double) { return true; }));
+  EXPECT_EQ(calls[0].seconds, std::vector<double>(3, 0.25));
 }
 
-TEST(Measure, StopsWhenToldAndReportsItsShare) {
+TEST(Interleave, StopsWhenToldAndReportsItsShare) {
   int asked = 0;
   double last = 0;
-  std::vector<Contender> contenders = {{[] {}}};
-  EXPECT_FALSE(measure(contenders, {.warmup = 0, .repetitions = 10}, [&](double share) {
+  std::vector<TimedCall> calls = {{[] {}}};
+  EXPECT_FALSE(interleave(calls, {.warmup = 0, .repetitions = 10}, [&](double share) {
     last = share;
     return ++asked <= 5;
   }));
-  EXPECT_EQ(contenders[0].seconds.size(), 5U);
+  EXPECT_EQ(calls[0].seconds.size(), 5U);
   EXPECT_DOUBLE_EQ(last, 0.5);
 }
 

@@ -10,15 +10,15 @@
 #include <fstream>
 #include <iterator>
 
-#include "lab/commands/parse.h"
-#include "lab/experiments/experiments.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 
-namespace tessera::lab::report {
+namespace tessera::lab {
 namespace {
 
-using nlohmann::json;
+using nlohmann::json, nlohmann::ordered_json;
 
-constexpr std::array<const char*, 4> kKinds = {"lines", "bars", "heatmap", "table"};
+constexpr std::array kKinds = {FigureKind::lines, FigureKind::bars, FigureKind::heatmap, FigureKind::table};
 
 std::string read_text(const std::string& path, const char* what) {
   errno = 0;
@@ -30,32 +30,28 @@ std::string read_text(const std::string& path, const char* what) {
   return text;
 }
 
-// The part of the JSON library's message that says what is wrong, without its number and position.
-std::string parse_problem(const json::parse_error& error) {
-  const std::string text = one_line(error.what());
-  const std::size_t at = text.find(": ");
-  return at == std::string::npos ? text : text.substr(at + 2);
+void check_schema(const json& object, const std::string& where) {
+  const json schema = object.value("schema", json());
+  if (schema == kSchema) return;
+  throw UsageError(
+      fmt::format("{}: schema {} is unknown; this version reads schema {}", where, schema.dump(), kSchema));
 }
 
-json parse_row(const std::string& line, const std::string& where) {
-  json row;
-  try {
-    row = json::parse(line);
-  } catch (const json::parse_error& error) {
-    throw UsageError(fmt::format("{}: is not JSON: {}", where, parse_problem(error)));
-  }
+// One row. Throws unless it has the fields that rows of every program have.
+ordered_json parse_row(const std::string& line, const std::string& where) {
+  ordered_json row = ordered_json::parse(line, nullptr, false);
+  if (row.is_discarded()) throw UsageError(fmt::format("{}: is not JSON: '{}'", where, line.substr(0, 60)));
   if (!row.is_object() || !row.contains("schema")) {
     throw UsageError(where + ": has no field 'schema', so it is not a row of tessera lab");
   }
-  if (row["schema"] != kRowSchema) {
-    throw UsageError(fmt::format("{}: schema {} is unknown; this version reads schema {}", where,
-                                 row["schema"].dump(), kRowSchema));
-  }
+  check_schema({{"schema", row["schema"]}}, where);
   for (const char* field : {"experiment", "machine", "device", "status", "commit", "date"}) {
     if (row.contains(field) && row[field].is_string()) continue;
-    throw UsageError(fmt::format("{}: field '{}' is {}; every row needs it as text", where, field,
+    throw UsageError(fmt::format("{}: field '{}' is {}; it must be text", where, field,
                                  row.contains(field) ? row[field].dump() : "missing"));
   }
+  // Until 2026-11 flash3 was called hopper.
+  if (const auto found = row.find("algorithm"); found != row.end() && *found == "hopper") *found = "flash3";
   return row;
 }
 
@@ -105,13 +101,14 @@ class Entry {
   std::string where_;
 };
 
-FigureSpec parse_figure(const json& object, const std::string& where) {
+Figure parse_figure(const json& object, const std::string& where) {
   const Entry entry(object, where);
-  FigureSpec figure;
+  Figure figure;
   const std::string kind = entry.text("kind", true);
-  const auto* const found = std::find(kKinds.begin(), kKinds.end(), kind);
+  const auto* const found =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](FigureKind known) { return name(known) == kind; });
   if (found == kKinds.end()) entry.refuse("kind", "must be lines, bars, heatmap or table");
-  figure.kind = static_cast<FigureKind>(found - kKinds.begin());
+  figure.kind = *found;
   figure.title = entry.text("title", true);
   // A table may name its columns instead of axes.
   const bool columns = figure.kind == FigureKind::table && !entry.list("columns").empty();
@@ -135,42 +132,46 @@ FigureSpec parse_figure(const json& object, const std::string& where) {
 
 }  // namespace
 
-std::vector<json> parse_rows(const std::string& text, const std::string& path) {
-  std::vector<json> rows;
+RowLines read_lines(const std::string& path) {
+  RowLines lines{read_text(path, "results")};
+  const std::size_t end = lines.text.rfind('\n');
+  const std::size_t whole = end == std::string::npos ? 0 : end + 1;
+  lines.unfinished = whole < lines.text.size();
+  lines.text.resize(whole);
+  return lines;
+}
+
+std::vector<ordered_json> parse_rows(const std::string& text, const std::string& path,
+                                     const RowCheck& check) {
+  std::vector<ordered_json> rows;
   std::size_t number = 0;
   for (const std::string& line : split(text, '\n')) {
     ++number;
-    if (!line.empty()) rows.push_back(parse_row(line, fmt::format("RESULTS '{}', line {}", path, number)));
+    if (line.empty()) continue;
+    const std::string where = fmt::format("results '{}', line {}", path, number);
+    rows.push_back(parse_row(line, where));
+    if (check) check(rows.back(), where);
   }
-  if (rows.empty()) throw UsageError(fmt::format("RESULTS '{}': has no rows", path));
   return rows;
 }
 
-std::vector<ExperimentSpec> parse_experiments(const std::string& text, const std::string& path) {
+std::vector<Experiment> parse_experiments(const std::string& text, const std::string& path) {
   const std::string file = fmt::format("experiments '{}'", path);
-  json all;
-  try {
-    all = json::parse(text);
-  } catch (const json::parse_error& error) {
-    throw UsageError(fmt::format("{}: is not JSON: {}", file, parse_problem(error)));
-  }
+  json all = json::parse(text, nullptr, false);
+  if (all.is_discarded()) throw UsageError(file + ": is not JSON");
   if (all.is_object() && all.contains("experiments")) {
-    if (all.value("schema", json()) != kRowSchema) {
-      throw UsageError(fmt::format("{}: schema {} is unknown; this version reads schema {}", file,
-                                   all.value("schema", json()).dump(), kRowSchema));
-    }
+    check_schema(all, file);
     all = json(all["experiments"]);
   }
   if (!all.is_array()) throw UsageError(file + ": must be an array of experiments");
-  std::vector<ExperimentSpec> experiments;
+  std::vector<Experiment> experiments;
   for (const json& object : all) {
     const std::string where = fmt::format("{}, experiment {}", file, experiments.size() + 1);
     const Entry entry(object, where);
-    ExperimentSpec experiment{entry.text("name", true),
-                              entry.text("title", true),
-                              entry.text("question"),
-                              entry.text("origin"),
-                              {}};
+    Experiment experiment{.name = entry.text("name", true),
+                          .title = entry.text("title", true),
+                          .question = entry.text("question"),
+                          .origin = entry.text("origin")};
     if (!object.contains("figures") || !object["figures"].is_array()) {
       entry.refuse("figures", "must be an array");
     }
@@ -187,12 +188,15 @@ std::vector<ExperimentSpec> parse_experiments(const std::string& text, const std
 ResultsFile read_results(const std::string& path) {
   namespace fs = std::filesystem;
   const fs::path file = fs::is_directory(path) ? fs::path(path) / "results.jsonl" : fs::path(path);
+  ResultsFile results{file.string(), {}, {}};
+  for (const ordered_json& row : parse_rows(read_lines(results.path).text, results.path)) {
+    results.rows.emplace_back(row);
+  }
+  if (results.rows.empty()) throw UsageError(fmt::format("results '{}': has no rows", results.path));
   const std::string beside = (file.parent_path() / "experiments.json").string();
-  ResultsFile results{file.string(), parse_rows(read_text(file.string(), "RESULTS"), file.string()), {}};
-  results.experiments = fs::exists(beside)
-                            ? parse_experiments(read_text(beside, "experiments, beside the rows,"), beside)
-                            : parse_experiments(to_json(find_experiments({})).dump(), "of this version");
+  results.experiments =
+      fs::exists(beside) ? parse_experiments(read_text(beside, "experiments"), beside) : experiments();
   return results;
 }
 
-}  // namespace tessera::lab::report
+}  // namespace tessera::lab

@@ -5,15 +5,15 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "lab/commit.h"
+#include "lab/measure/fields.h"
 #include "lab/measure/machine/gpu_timer.h"
 #include "lab/measure/machine/machine_text.h"
 #include "lab/terminal/terminal.h"
@@ -23,102 +23,42 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The fields that identify a measurement; known before it is made.
-constexpr std::array kKeyFields = {"experiment",
-                                   "scale",
-                                   "device",
-                                   "algorithm",
-                                   "direction",
-                                   "dtype",
-                                   "batch",
-                                   "q_length",
-                                   "k_length",
-                                   "q_heads",
-                                   "kv_heads",
-                                   "qk_dim",
-                                   "v_dim",
-                                   "mask",
-                                   "bias",
-                                   "alibi",
-                                   "softcap",
-                                   "dropout",
-                                   "seed",
-                                   "requested_block_k",
-                                   "memory_budget_bytes"};
+const std::vector<std::string>& key_fields() {
+  static const std::vector<std::string> kNames = field_names("lab", Role::key);
+  return kNames;
+}
 
 // The fields in which all rows of a file agree.
-constexpr std::array kRunFields = {"machine", "gpu", "device", "version", "commit", "scale"};
-
-// An empty row: what fields there are, and of what kind.
-const Json& pattern() {
-  static const Json kRow = to_json(Row{}, "", Stamp{"", ""}, "");
-  return kRow;
+std::vector<std::string> shared_fields() {
+  std::vector<std::string> names = field_names("lab", Role::run);
+  names.emplace_back("scale");
+  return names;
 }
 
 bool alike(const Json& a, const Json& b) { return (a.is_number() && b.is_number()) || a.type() == b.type(); }
 
-// Throws ResultsError unless `row` has the schema of this program.
+// Throws UsageError unless `row` has the fields of this version with values of their types.
 void check_row(const Json& row, const std::string& where) {
-  if (!row.is_object()) throw ResultsError(fmt::format("{}: is {}, not a row", where, row.type_name()));
-  const auto schema = row.find("schema");
-  if (schema == row.end())
-    throw ResultsError(fmt::format("{}: has no \"schema\": not a row of tessera lab", where));
-  if (*schema != kSchema) {
-    throw ResultsError(fmt::format("{}: has schema {}; this version of tessera knows schema {}", where,
-                                   schema->dump(), kSchema));
-  }
-  for (const auto& [field, value] : pattern().items()) {
+  static const Json kDefaults = default_row("lab");
+  for (const auto& [field, value] : kDefaults.items()) {
     const auto found = row.find(field);
-    if (found == row.end()) throw ResultsError(fmt::format("{}: has no \"{}\"", where, field));
-    // Null stands for unknown; where the empty row has a value, every row has one.
-    if (!value.is_null() && !found->is_null() && !alike(*found, value)) {
-      throw ResultsError(
-          fmt::format("{}: \"{}\" is {}; it must be a {}", where, field, found->dump(), value.type_name()));
-    }
-  }
-  for (const char* field : kKeyFields) {
-    if (row[field].is_null() && !pattern()[field].is_null()) {
-      throw ResultsError(
-          fmt::format("{}: \"{}\" is null; it must be a {}", where, field, pattern()[field].type_name()));
-    }
+    if (found == row.end()) throw UsageError(fmt::format("{}: has no field '{}'", where, field));
+    // Null stands for unknown, except in the key.
+    const bool needed = std::find(key_fields().begin(), key_fields().end(), field) != key_fields().end();
+    if (value.is_null() || (found->is_null() && !needed) || alike(*found, value)) continue;
+    throw UsageError(
+        fmt::format("{}: field '{}' is {}; it must be a {}", where, field, found->dump(), value.type_name()));
   }
 }
 
-struct ResultsText {
-  std::string text;         // whole lines
-  bool unfinished = false;  // there was a part of another one
-};
-
-ResultsText read_lines(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw ResultsError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  std::stringstream all;
-  all << file.rdbuf();
-  ResultsText result{all.str()};
-  const std::size_t end = result.text.rfind('\n');
-  const std::size_t whole = end == std::string::npos ? 0 : end + 1;
-  result.unfinished = whole < result.text.size();
-  result.text.resize(whole);
-  return result;
-}
-
-std::vector<Json> parse_lines(const std::string& path, const std::string& text) {
-  std::vector<Json> rows;
-  std::map<std::string, std::size_t> lines;
-  std::istringstream stream(text);
-  std::size_t number = 0;
-  for (std::string line; std::getline(stream, line);) {
-    const std::string where = fmt::format("{}, line {}", path, ++number);
-    Json row = Json::parse(line, nullptr, false);
-    if (row.is_discarded()) {
-      throw ResultsError(fmt::format("{}: is not JSON: '{}'", where, line.substr(0, 60)));
-    }
+// Of one file: every row checked, none twice.
+std::vector<Json> parse_own_rows(const std::string& text, const std::string& path) {
+  std::map<std::string, std::string> seen;
+  return parse_rows(text, path, [&](const Json& row, const std::string& where) {
     check_row(row, where);
-    const auto [known, fresh] = lines.emplace(key_of(row), number);
-    if (!fresh) throw ResultsError(fmt::format("{}: repeats line {}", where, known->second));
-    rows.push_back(std::move(row));
-  }
-  return rows;
+    const auto [known, fresh] = seen.emplace(key_of(row), where);
+    if (!fresh) throw UsageError(fmt::format("{}: repeats {}", where, known->second));
+  });
 }
 
 void write_line(std::FILE* file, const std::string& path, const std::string& line) {
@@ -161,30 +101,32 @@ Json to_json(const Row& row, const std::string& experiment, const Stamp& stamp, 
 
 std::string key_of(const Json& row) {
   std::string key;
-  for (const char* field : kKeyFields) key += row.at(field).dump() + " ";
+  for (const std::string& field : key_fields()) key += row.at(field).dump() + " ";
   return key;
 }
 
-std::vector<Json> read_results(const std::string& path) { return parse_lines(path, read_lines(path).text); }
+std::vector<Json> read_rows(const std::string& path) { return parse_own_rows(read_lines(path).text, path); }
 
 Results::Results(const std::string& directory, const Stamp& stamp, Device device, bool resume)
     : stamp_(stamp), directory_(directory), json_path_(directory + "/results.jsonl") {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) throw UsageError(fmt::format("--out '{}': cannot be made: {}", directory, error.message()));
+  if (error) throw UsageError(fmt::format("--out '{}': cannot be created: {}", directory, error.message()));
   json_ = open(json_path_, "a");
   if (flock(fileno(json_.get()), LOCK_EX | LOCK_NB) != 0) {
-    throw UsageError(fmt::format("--out '{}': another tessera lab is writing there", directory));
+    throw UsageError(fmt::format(
+        "--out '{}': another tessera lab writes there; wait for it or choose another directory", directory));
   }
   if (!resume && std::filesystem::file_size(json_path_) > 0) {
     throw UsageError(fmt::format(
-        "--out '{}': has results already; --resume continues them, or choose another directory", directory));
+        "--out '{}': has results already; continue them with --resume or choose another directory",
+        directory));
   }
   const std::string csv_path = directory + "/results.csv";
   keep_rows(device);
   csv_ = open(csv_path, "w");
-  write_line(csv_.get(), csv_path, csv_header(pattern()));
-  for (const Json& row : read_results(json_path_)) {
+  write_line(csv_.get(), csv_path, csv_header(default_row("lab")));
+  for (const Json& row : read_rows(json_path_)) {
     add(row);
     write_line(csv_.get(), csv_path, to_csv(row));
   }
@@ -196,20 +138,18 @@ Results::File Results::open(const std::string& path, const char* mode) {
   return file;
 }
 
-// Checks that the rows in the file are those of this run, and takes away the part of a row at its end.
+// Checks that the rows in the file are of this run, and cuts off an unfinished row at its end.
 void Results::keep_rows(Device device) {
   Row here;
-  here.device = device;
+  here.problem.device = device;
   const Json wanted = to_json(here, "", stamp_, "");
-  const ResultsText kept = read_lines(json_path_);
-  std::size_t line = 0;
-  for (const Json& row : parse_lines(json_path_, kept.text)) {
-    ++line;
-    for (const char* field : kRunFields) {
+  const RowLines kept = read_lines(json_path_);
+  for (const Json& row : parse_own_rows(kept.text, json_path_)) {
+    for (const std::string& field : shared_fields()) {
       if (row[field] == wanted[field]) continue;
-      throw ResultsError(fmt::format(
-          "{}, line {}: \"{}\" is {}, here it is {}; one file holds one run: choose another --out",
-          json_path_, line, field, row[field].dump(), wanted[field].dump()));
+      throw UsageError(
+          fmt::format("--out '{}': its rows have '{}' {}, this run has {}; choose another directory",
+                      directory_, field, row[field].dump(), wanted[field].dump()));
     }
   }
   if (kept.unfinished && ftruncate(fileno(json_.get()), static_cast<off_t>(kept.text.size())) != 0) {
@@ -225,8 +165,8 @@ bool Results::has(const Row& row, const std::string& experiment) const {
 
 std::optional<double> Results::standard_seconds(const Row& row, const std::string& experiment) const {
   Row standard = row;
-  standard.algorithm = Algorithm::standard;
-  standard.label.clear();
+  standard.method.algorithm = Algorithm::standard;
+  standard.method.label.clear();
   const auto found = medians_.find(key_of(to_json(standard, experiment, stamp_, "")));
   return found == medians_.end() ? std::nullopt : found->second;
 }

@@ -1,8 +1,7 @@
-// The results of `tessera lab`: a directory with results.jsonl (one row a line, complete after every row), results.csv
-// (the same rows) and experiments.json (what the figures are).
+// The results of `tessera lab`: a directory with results.jsonl (one row per line, flushed after every measurement),
+// results.csv (the same rows) and experiments.json (the figures).
 //
-// A row is an object: "schema" (kSchema), "commit", "experiment", "date" (UTC), "scale", then the fields of rows.h. It
-// describes itself: nothing about it is said elsewhere.
+// A row begins with "schema" (kSchema), "commit", "experiment", "date" (UTC) and "scale"; the fields of rows.h follow.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "lab/experiments/experiments.h"
+#include "lab/experiments/experiment.h"
+#include "lab/measure/read_results.h"
 #include "lab/measure/rows.h"
 
 namespace tessera::lab {
 
-inline constexpr int kSchema = 1;
-
-// A results file that is not what it should be: the message names file, line and what is wrong.
-class ResultsError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// The commit this program was built from, "-dirty" appended when files had changed; "unknown" outside a repository.
+// The commit that this program was built from, with "-dirty" when files had changed; "unknown" outside a repository.
 std::string commit_text();
 
 // The time now as "2026-11-15T17:02:45Z".
@@ -43,26 +35,26 @@ struct Stamp {
 nlohmann::ordered_json to_json(const Row& row, const std::string& experiment, const Stamp& stamp,
                                const std::string& date);
 
-// Everything that identifies a measurement, as one text: two rows with the same key answer the same question. The key of
-// a row that is yet to be measured is that of the finished one.
+// The fields that identify a measurement, as one text: rows with the same key answer the same question. A row has its key
+// before it is measured.
 std::string key_of(const nlohmann::ordered_json& row);
 
-// The rows of a results file, each checked. A last line without an end is a row that was being written when the program
-// was killed: it does not count. Throws ResultsError.
-std::vector<nlohmann::ordered_json> read_results(const std::string& path);
+// The rows of a file of `tessera lab`. Throws UsageError for a row that lacks a field of this version, has a value of the
+// wrong type, or repeats another one.
+std::vector<nlohmann::ordered_json> read_rows(const std::string& path);
 
 // The directory that a run writes to.
 class Results {
  public:
-  // Makes the directory and its files. With rows in it already: throws UsageError, unless `resume`, which keeps them;
-  // then throws ResultsError when they come from another machine, device, commit or scale. Throws UsageError when
-  // something cannot be written, or is being written by another process.
+  // Creates the directory and its files. `resume` keeps the rows that are there. Throws UsageError for rows without
+  // `resume`; for rows of another machine, device, commit or scale; for files that cannot be written; and while another
+  // process writes there.
   Results(const std::string& directory, const Stamp& stamp, Device device, bool resume);
 
   [[nodiscard]] bool has(const Row& row, const std::string& experiment) const;
 
-  // Adds a row to both files at once. A speed-up that the contest could not tell is filled in from the row of
-  // `standard` that was written before. Throws OutputError.
+  // Adds a row to both files. A missing speed-up is computed from the row of `standard` that was written before. Throws
+  // OutputError.
   void write(Row row, const std::string& experiment);
 
   // Writes experiments.json. Throws OutputError.

@@ -8,7 +8,7 @@
 #include <functional>
 #include <sstream>
 
-#include "lab/commands/parse.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {
@@ -37,7 +37,7 @@ class ResultsTest : public ::testing::Test {
   void two_rows() {
     Results results(directory_, stamp_, Device::cpu(), false);
     for (const Algorithm algorithm : {Algorithm::standard, Algorithm::flash2}) {
-      Row row{.algorithm = algorithm};
+      Row row{.method = {algorithm}};
       row.seconds = {.count = 3, .median = algorithm == Algorithm::standard ? 0.5 : 0.25};
       results.write(row, "sequence");
     }
@@ -55,7 +55,7 @@ class ResultsTest : public ::testing::Test {
   std::string refusal() {
     try {
       Results again(directory_, stamp_, Device::cpu(), true);
-    } catch (const ResultsError& error) {
+    } catch (const UsageError& error) {
       return error.what();
     }
     return "accepted";
@@ -67,7 +67,7 @@ class ResultsTest : public ::testing::Test {
 
 TEST_F(ResultsTest, RoundTrip) {
   two_rows();
-  const std::vector<Json> rows = read_results(path());
+  const std::vector<Json> rows = read_rows(path());
   ASSERT_EQ(rows.size(), 2U);
   std::vector<std::string> names;
   for (const auto& [field, value] : rows[0].items()) names.push_back(field);
@@ -85,9 +85,9 @@ TEST_F(ResultsTest, RoundTrip) {
   const std::string before = read(path());
   Results again(directory_, stamp_, Device::cpu(), true);
   EXPECT_EQ(again.rows(), 2U);
-  EXPECT_TRUE(again.has({.algorithm = Algorithm::flash2}, "sequence"));
-  EXPECT_FALSE(again.has({.algorithm = Algorithm::flash2}, "batch"));
-  EXPECT_FALSE(again.has({.algorithm = Algorithm::flash1}, "sequence"));
+  EXPECT_TRUE(again.has({.method = {Algorithm::flash2}}, "sequence"));
+  EXPECT_FALSE(again.has({.method = {Algorithm::flash2}}, "batch"));
+  EXPECT_FALSE(again.has({.method = {Algorithm::flash1}}, "sequence"));
   EXPECT_EQ(read(path()), before);
 }
 
@@ -100,20 +100,20 @@ TEST_F(ResultsTest, AKeyHoldsEverythingThatTellsRowsApart) {
   measured.plan.emplace().kernel = "cpu.flash2";
   EXPECT_EQ(key(plain), key(measured)) << "known before it is measured";
   const std::vector<std::function<void(Row&)>> changes = {
-      [](Row& r) { r.point.seq = 7; },
-      [](Row& r) { r.point.batch = 7; },
-      [](Row& r) { r.point.heads = 16; },
-      [](Row& r) { r.point.dim = 7; },
-      [](Row& r) { r.point.causal = true; },
-      [](Row& r) { r.point.dtype = DType::bf16; },
-      [](Row& r) { r.point.dropout = 0.5; },
-      [](Row& r) { r.direction = Direction::backward; },
-      [](Row& r) { r.label = "linformer"; },
-      [](Row& r) { r.algorithm = Algorithm::flash1; },
-      [](Row& r) { r.requested_block_k = 32; },
+      [](Row& r) { r.problem.seq = 7; },
+      [](Row& r) { r.problem.batch = 7; },
+      [](Row& r) { r.problem.heads = 16; },
+      [](Row& r) { r.problem.dim = 7; },
+      [](Row& r) { r.problem.causal = true; },
+      [](Row& r) { r.problem.dtype = DType::bf16; },
+      [](Row& r) { r.problem.dropout = 0.5; },
+      [](Row& r) { r.problem.direction = Direction::backward; },
+      [](Row& r) { r.method.label = "linformer"; },
+      [](Row& r) { r.method.algorithm = Algorithm::flash1; },
+      [](Row& r) { r.method.block_k = 32; },
       [](Row& r) { r.memory_budget = 1 << 20; },
       [](Row& r) {
-        r.point.block_mask = {"local", {2}};
+        r.problem.block_mask = {"local", {2}};
       },
   };
   for (std::size_t i = 0; i < changes.size(); ++i) {
@@ -126,7 +126,7 @@ TEST_F(ResultsTest, AKeyHoldsEverythingThatTellsRowsApart) {
 TEST_F(ResultsTest, NothingIsWrittenOver) {
   two_rows();
   EXPECT_THROW(Results(directory_, stamp_, Device::cpu(), false), UsageError);
-  EXPECT_EQ(read_results(path()).size(), 2U);
+  EXPECT_EQ(read_rows(path()).size(), 2U);
   Results writing(directory_, stamp_, Device::cpu(), true);
   EXPECT_THROW(Results(directory_, stamp_, Device::cpu(), true), UsageError) << "two at a time";
   EXPECT_THROW(Results("/proc/no/such/place", stamp_, Device::cpu(), false), UsageError);
@@ -136,52 +136,57 @@ TEST_F(ResultsTest, APartOfARowAtTheEndIsTakenAway) {
   two_rows();
   const std::string whole = read(path());
   write(whole + R"({"schema":1,"commit":"abc)");
-  EXPECT_EQ(read_results(path()).size(), 2U);
+  EXPECT_EQ(read_rows(path()).size(), 2U);
   Results again(directory_, stamp_, Device::cpu(), true);
   EXPECT_EQ(read(path()), whole);
-  again.write({.algorithm = Algorithm::flash1}, "sequence");
-  EXPECT_EQ(read_results(path()).size(), 3U);
+  again.write({.method = {Algorithm::flash1}}, "sequence");
+  EXPECT_EQ(read_rows(path()).size(), 3U);
 }
 
 TEST_F(ResultsTest, ForeignRowsAreNamed) {
   EXPECT_NE(complaint([](Json& row) {
               row["machine"] = "Another, 64 CPUs";
-            }).find("line 2: \"machine\" is \"Another, 64 CPUs\", here it is"),
+            }).find("its rows have 'machine' \"Another, 64 CPUs\", this run has"),
             std::string::npos);
   std::filesystem::remove_all(directory_);
   EXPECT_NE(complaint([](Json& row) {
               row["commit"] = "def456";
-            }).find("line 2: \"commit\" is \"def456\", here it is \"abc123\""),
+            }).find("its rows have 'commit' \"def456\", this run has \"abc123\""),
             std::string::npos);
   std::filesystem::remove_all(directory_);
-  EXPECT_NE(complaint([](Json& row) { row["scale"] = "full"; }).find("line 2: \"scale\""), std::string::npos);
+  EXPECT_NE(complaint([](Json& row) { row["scale"] = "full"; }).find("its rows have 'scale'"),
+            std::string::npos);
   std::filesystem::remove_all(directory_);
-  EXPECT_NE(complaint([](Json& row) { row["schema"] = 2; }).find("line 2: has schema 2; this version"),
+  EXPECT_NE(complaint([](Json& row) {
+              row["schema"] = 2;
+            }).find("line 2: schema 2 is unknown; this version reads schema 1"),
             std::string::npos);
 }
 
 TEST_F(ResultsTest, CorruptedRowsAreNamed) {
-  EXPECT_NE(complaint([](Json& row) { row.erase("batch"); }).find("line 2: has no \"batch\""),
+  EXPECT_NE(complaint([](Json& row) { row.erase("batch"); }).find("line 2: has no field 'batch'"),
             std::string::npos);
   std::filesystem::remove_all(directory_);
   EXPECT_NE(complaint([](Json& row) {
               row["batch"] = "four";
-            }).find("line 2: \"batch\" is \"four\"; it must be a number"),
+            }).find("line 2: field 'batch' is \"four\"; it must be a number"),
             std::string::npos);
   std::filesystem::remove_all(directory_);
-  EXPECT_NE(complaint([](Json& row) { row["dtype"] = nullptr; }).find("line 2: \"dtype\" is null"),
+  EXPECT_NE(complaint([](Json& row) {
+              row["dtype"] = nullptr;
+            }).find("line 2: field 'dtype' is null; it must be a string"),
             std::string::npos);
   std::filesystem::remove_all(directory_);
-  EXPECT_NE(complaint([](Json& row) { row["algorithm"] = "standard"; }).find("line 2: repeats line 1"),
+  EXPECT_NE(complaint([](Json& row) { row["algorithm"] = "standard"; }).find("line 2: repeats "),
             std::string::npos);
   const std::string first = split(read(path()), '\n')[0];
   write(first + "\n{\"schema\":1,\n");
   EXPECT_NE(refusal().find("line 2: is not JSON: '{\"schema\":1,'"), std::string::npos);
   write(first + "\n[1]\n");
-  EXPECT_NE(refusal().find("line 2: is array, not a row"), std::string::npos);
+  EXPECT_NE(refusal().find("line 2: has no field 'schema'"), std::string::npos);
   write(first + "\n{\"time\":1}\n");
-  EXPECT_NE(refusal().find("line 2: has no \"schema\""), std::string::npos);
-  EXPECT_THROW(read_results(directory_ + "/none.jsonl"), ResultsError);
+  EXPECT_NE(refusal().find("line 2: has no field 'schema'"), std::string::npos);
+  EXPECT_THROW(read_rows(directory_ + "/none.jsonl"), UsageError);
 }
 
 }  // namespace

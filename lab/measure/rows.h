@@ -1,4 +1,4 @@
-// The rows of `tessera bench`: one measurement each, self-describing, as JSON Lines, CSV or a table.
+// Rows, as JSON Lines and CSV. Each describes itself: lab/measure/fields.json lists its fields.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lab/commands/options.h"
 #include "lab/measure/interleave.h"
-#include "lab/terminal/table.h"
+#include "lab/problem/method.h"
+#include "lab/problem/problem.h"
 #include "tessera/plan.h"
 
 namespace tessera::lab {
@@ -30,36 +30,33 @@ struct SampledError {
 
 // What the analysis of FlashAttention says about the tiles of a kernel.
 struct Theory {
-  // FlashAttention-1's order with tiles of this size and nothing but the tile in fast memory: what the paper's figure
-  // of block sizes counts.
+  // The traffic of FlashAttention-1 with tiles of this size and only the tile in fast memory, as in the paper's figure
+  // of block sizes.
   double tile_bytes = 0;
-  // N^2 d^2 / M elements, M being the keys and values of one tile.
+  // N^2 d^2 / M elements, where M is the keys and values of one tile.
   double bound_bytes = 0;
 };
 
+// What one method gave on one problem: measured, or the reason why not.
 struct Row {
-  Point point{};
-  Algorithm algorithm = Algorithm::automatic;  // as asked for
-  Direction direction = Direction::forward;
-  Device device{};
+  Problem problem{};
+  Method method{};
   Status status = Status::ok;
-  std::string reason{};  // why not ok, one line
+  std::string reason{};  // unless ok: why, on one line
   std::optional<Plan> plan{};
   std::size_t tensor_bytes = 0;
   int warmup = 0;
   std::uint64_t seed = 0;
   Summary seconds{};
   std::size_t peak_extra_bytes = 0;
-  std::optional<double> sm_clock_mhz{};  // of a GPU while it was measured
+  std::optional<double> sm_clock_mhz{};  // of the GPU during the measurement
   std::optional<SampledError> error{};
-  std::optional<double> speedup{};           // over standard at the same point
+  std::optional<double> speedup{};           // over standard on the same problem
   std::optional<double> measured_traffic{};  // DRAM bytes by the GPU's counters
-  std::string traffic_note{};                // how they were counted, or why not; empty: nobody asked
+  std::string traffic_note{};                // how they were counted, or why not; empty: not requested
 
-  // What the experiments of `tessera lab` add.
-  std::string label{};                         // what it is called instead of its algorithm; empty: just that
-  std::int64_t requested_block_k = 0;          // keys per step that were asked for; 0: the kernel's choice
-  std::optional<std::size_t> memory_budget{};  // when one was given
+  // Rows of `tessera lab` only.
+  std::optional<std::size_t> memory_budget{};  // where one was given
   std::optional<Theory> theory{};
 
   [[nodiscard]] double tflops() const {
@@ -67,7 +64,7 @@ struct Row {
   }
 };
 
-// Every field under the same name and in the same order for every row; what is not known is null.
+// Every row has the same fields in the same order; unknown values are null.
 nlohmann::ordered_json to_json(const Row& row);
 
 // The names of the fields, and their values, as lines of a CSV file (RFC 4180; without the line end).
@@ -76,12 +73,12 @@ std::string to_csv(const nlohmann::ordered_json& fields);
 std::string csv_header();
 std::string to_csv(const Row& row);
 
-// A file of rows that is complete after every row, whatever happens next. "-" is standard output.
+// A file of rows, flushed after every row. "-" is standard output.
 class RowFile {
  public:
   enum class Format { json_lines, csv };
 
-  // Opens (and empties) the file. Throws UsageError naming the option when that cannot be done.
+  // Opens and empties the file. Throws UsageError, which names the option, when that fails.
   RowFile(const std::string& option, const std::string& path, Format format);
 
   // Throws OutputError when the row cannot be written.
@@ -97,28 +94,6 @@ class RowFile {
   std::string path_;
   Format format_;
   std::unique_ptr<std::FILE, Close> file_;
-};
-
-// The table on the terminal: what differs between the points as columns, the rest in a line above.
-class RowTable {
- public:
-  explicit RowTable(const Sweep& sweep, const std::vector<Algorithm>& algorithms);
-
-  // What all rows share, and the header.
-  [[nodiscard]] std::string header() const;
-  [[nodiscard]] std::string row(const Row& row, bool color) const;
-
- private:
-  void build_table(const Sweep& sweep, const std::vector<Algorithm>& algorithms);
-  [[nodiscard]] std::vector<std::string> labels(const Row& row) const;
-
-  std::vector<Property> varying_;
-  bool directions_vary_ = false;
-  bool with_speedup_ = false;
-  bool with_traffic_ = true;
-  bool with_spread_ = true;
-  std::string caption_;
-  Table table_;
 };
 
 }  // namespace tessera::lab

@@ -7,9 +7,10 @@
 #include <map>
 #include <set>
 
-#include "lab/commands/parse.h"
 #include "lab/report/fields.h"
 #include "lab/report/rows.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
@@ -18,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 // Algorithms keep their colour in every figure.
-constexpr std::array kAlgorithms = {"standard",     "flash1",         "flash2",       "hopper",    "minimal",
+constexpr std::array kAlgorithms = {"standard",     "flash1",         "flash2",       "flash3",    "minimal",
                                     "block_sparse", "sparse_strided", "sparse_fixed", "linformer", "flash",
                                     "megatron",     "automatic",      "sdpa"};
 
@@ -57,6 +58,13 @@ std::size_t position(const Axis& axis, const json& row) {
                                   axis.values.begin());
 }
 
+// Half the distance between the quartiles of the time, as a share of the median; 0 where they are unknown.
+double spread_of(const json& row) {
+  const auto median = number_of(row, "median_ms"), low = number_of(row, "lower_quartile_ms"),
+             high = number_of(row, "upper_quartile_ms");
+  return median && low && high && *median > 0 ? (*high - *low) / 2 / *median : 0;
+}
+
 std::string detail_of(const json& row) {
   std::vector<std::string> parts;
   if (row.contains("kernel") && row["kernel"].is_string()) parts.push_back(row["kernel"]);
@@ -69,7 +77,7 @@ std::string detail_of(const json& row) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-Mark make_mark(const json& row, const Figure& figure, const std::string& field) {
+Mark make_mark(const json& row, const DrawnFigure& figure, const std::string& field) {
   Mark mark{.x = position(figure.x, row), .status = row["status"].get<std::string>()};
   if (row.contains("reason") && row["reason"].is_string())
     mark.reason = one_line(row["reason"].get<std::string>());
@@ -89,6 +97,7 @@ Mark make_mark(const json& row, const Figure& figure, const std::string& field) 
     mark.status = "zero";
   } else {
     mark.y = *value * figure.y.scale;
+    if (figure.y.measure == Measure::time || figure.y.measure == Measure::rate) mark.spread = spread_of(row);
   }
   return mark;
 }
@@ -215,18 +224,18 @@ std::string panel_title_of(const json& row, const std::vector<std::string>& face
 }
 
 // A column of a table, or a further line, without any value: why, where the rows say so ("measured_traffic_note").
-void note_empty_column(Figure& figure, const Quantity& quantity, const Rows& rows) {
+void note_empty_column(DrawnFigure& figure, const Quantity& quantity, const Rows& rows) {
   const bool empty = std::none_of(
       rows.begin(), rows.end(), [&](const json* row) { return number_of(*row, quantity.field).has_value(); });
   if (!empty) return;
   const json why =
       field_value(*rows.front(), quantity.field.substr(0, quantity.field.rfind("_bytes")) + "_note");
   figure.notes.push_back(
-      fmt::format("{}: {}", quantity.label, why.is_string() ? why.get<std::string>() : "no row has it"));
+      fmt::format("{}: {}", quantity.label, why.is_string() ? why.get<std::string>() : "no row has a value"));
 }
 
 // Further fields of the same rows as lines of theory, in every panel.
-void add_bounds(Figure& figure, const Rows& rows) {
+void add_bounds(DrawnFigure& figure, const Rows& rows) {
   if (figure.spec.kind != FigureKind::lines) return;
   for (Panel& panel : figure.panels) {
     int dash = 0;
@@ -259,12 +268,12 @@ void drop_unsaved(std::vector<json>& rows, const std::string& field) {
 const char* status_text(const std::string& status) {
   if (status == "out_of_memory") return "out of memory";
   if (status == "no_value") return "nothing recorded";
-  if (status == "zero") return "zero, which a logarithmic axis cannot show";
+  if (status == "zero") return "no point on the logarithmic axis, because the value is 0";
   return status.c_str();
 }
 
 // Why points are missing, in words: one note for all series that lack the same points for the same reason.
-void add_notes(Figure& figure) {
+void add_notes(DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<std::string>>>
       notes;  // what is missing, and in which series
   for (const Panel& panel : figure.panels) {
@@ -305,16 +314,16 @@ const Mark* Series::at(std::size_t x) const {
   return nullptr;
 }
 
-Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, const std::string& where) {
+DrawnFigure make_figure(const Figure& asked, const std::vector<json>& given, const std::string& where) {
   check_fields(asked, given, where);
   std::vector<json> all = given;
   fill_kept_share(all);
   if (!asked.sum_over.empty()) all = summed(all, asked);
   if (!asked.last_of.empty()) all = last_ones(all, asked);
   if (quantity_of(asked.y.front(), "", 0).measure == Measure::saving) drop_unsaved(all, asked.y.front());
-  Figure figure;
+  DrawnFigure figure;
   figure.spec = completed(asked);
-  const FigureSpec& spec = figure.spec;
+  const Figure& spec = figure.spec;
   const bool heatmap = spec.kind == FigureKind::heatmap;
 
   Rows rows;
@@ -392,13 +401,13 @@ Figure make_figure(const FigureSpec& asked, const std::vector<json>& given, cons
   if (const std::string settings = shared_settings(rows, fields); !settings.empty())
     figure.caption = settings;
   for (std::size_t i = 1; table && i < spec.y.size(); ++i) {
-    FigureSpec column = spec;
+    Figure column = spec;
     column.y = {spec.y[i]};
     figure.columns.push_back(make_figure(column, all, where));
   }
   if (dropped > 0) {
-    figure.notes.push_back(
-        fmt::format("{} of {} rows were measured again later; the last is shown", dropped, all.size()));
+    figure.notes.push_back(fmt::format(
+        "{} of {} rows measure a point again; the latest row of each point is drawn", dropped, all.size()));
   }
   return figure;
 }

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "lab/commands/parse.h"
 #include "lab/report/figure.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
@@ -67,23 +68,23 @@ void label_runs(std::vector<Run>& runs) {
 }
 
 // The experiments of all files, each once, in the order of the first file that has it.
-std::vector<ExperimentSpec> merged(const std::vector<ResultsFile>& files) {
-  std::vector<ExperimentSpec> all;
+std::vector<Experiment> merged(const std::vector<ResultsFile>& files) {
+  std::vector<Experiment> all;
   for (const ResultsFile& file : files) {
-    for (const ExperimentSpec& spec : file.experiments) {
+    for (const Experiment& spec : file.experiments) {
       const bool known = std::any_of(all.begin(), all.end(),
-                                     [&](const ExperimentSpec& other) { return other.name == spec.name; });
+                                     [&](const Experiment& other) { return other.name == spec.name; });
       if (!known) all.push_back(spec);
     }
   }
   return all;
 }
 
-void check_described(const ResultsFile& file, const std::vector<ExperimentSpec>& experiments) {
+void check_described(const ResultsFile& file, const std::vector<Experiment>& experiments) {
   for (const json& row : file.rows) {
     const std::string name = row["experiment"];
     const bool known = std::any_of(experiments.begin(), experiments.end(),
-                                   [&](const ExperimentSpec& spec) { return spec.name == name; });
+                                   [&](const Experiment& spec) { return spec.name == name; });
     if (!known) {
       throw UsageError(
           fmt::format("RESULTS '{}': experiment '{}' is not described in the experiments.json beside it",
@@ -96,7 +97,7 @@ void check_described(const ResultsFile& file, const std::vector<ExperimentSpec>&
 
 Report make_report(const std::vector<ResultsFile>& files) {
   Report report;
-  const std::vector<ExperimentSpec> experiments = merged(files);
+  const std::vector<Experiment> experiments = merged(files);
   std::vector<json> rows;
   std::vector<std::size_t> run_index;
   for (const ResultsFile& file : files) {
@@ -110,7 +111,7 @@ Report make_report(const std::vector<ResultsFile>& files) {
   label_runs(report.runs);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i]["run"] = report.runs[run_index[i]].label;
 
-  for (const ExperimentSpec& spec : experiments) {
+  for (const Experiment& spec : experiments) {
     std::vector<json> own;
     std::copy_if(rows.begin(), rows.end(), std::back_inserter(own),
                  [&](const json& row) { return row["experiment"] == spec.name; });
@@ -119,7 +120,7 @@ Report make_report(const std::vector<ResultsFile>& files) {
       continue;
     }
     Section section{spec, own.size(), {}};
-    for (const FigureSpec& figure : spec.figures) {
+    for (const Figure& figure : spec.figures) {
       section.figures.push_back(
           make_figure(figure, own, fmt::format("experiment '{}', figure '{}'", spec.name, figure.title)));
     }

@@ -1,5 +1,5 @@
-// Rows become figures: panels of series over a shared axis, with the units a reader wants. Drawing them is
-// report_page.h's work, putting them into words readings.h's.
+// Rows become drawn figures: panels of series over a shared axis, in readable units. page.h shows them, sentences.h puts
+// them into words.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,14 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "lab/measure/fields.h"
 #include "lab/measure/read_results.h"
 
 namespace tessera::lab::report {
 
-// What kind of number a field holds, and so what a comparison of two of them is called.
-enum class Measure { time, rate, memory, error, loss, saving, other };
-
-// A field as people read it: values are multiplied by `scale` to be in `unit`.
+// How a field is shown: values times `scale` are in `unit`.
 struct Quantity {
   std::string field;
   std::string label;   // "sequence length"
@@ -43,7 +41,8 @@ struct Mark {
   std::optional<double> y{};
   std::string status = "ok";
   std::string reason{};
-  std::string detail{};  // kernel, spread: for those who point at it
+  double spread = 0;     // half the distance of the quartiles, as a share of the value; 0: unknown
+  std::string detail{};  // kernel and spread, shown on hover
 };
 
 struct Series {
@@ -69,8 +68,8 @@ struct DataTable {
   std::vector<std::vector<std::string>> rows;
 };
 
-struct Figure {
-  FigureSpec spec;
+struct DrawnFigure {
+  Figure spec;
   Axis x;
   Axis rows;            // of a heat map: its second axis, whose labels are the names of the series
   Quantity y;           // of a heat map: what is coloured
@@ -78,13 +77,13 @@ struct Figure {
   std::vector<Panel> panels;
   std::vector<std::string> notes;  // what is missing and why, what was left out
   DataTable table;
-  std::vector<Figure> columns;  // of a table: its second and further measurements, for the readings
+  std::vector<DrawnFigure> columns;  // of a table: its second and further measurements, for the sentences
 };
 
 struct Section {
-  ExperimentSpec spec;
+  Experiment spec;
   std::size_t row_count = 0;
-  std::vector<Figure> figures;
+  std::vector<DrawnFigure> figures;
 };
 
 // Where rows came from: one machine (and GPU), one commit.

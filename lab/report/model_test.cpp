@@ -4,14 +4,15 @@
 
 #include <cmath>
 
-#include "lab/commands/parse.h"
 #include "lab/report/page.h"
 #include "lab/report/test_rows.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
 
-Figure only_figure(const std::vector<nlohmann::json>& rows, const FigureSpec& spec = test_figure()) {
+DrawnFigure only_figure(const std::vector<nlohmann::json>& rows, const Figure& spec = test_figure()) {
   return make_report({test_results(rows, spec)}).sections.at(0).figures.at(0);
 }
 
@@ -20,7 +21,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 TEST(ReportModel, OneSeriesPerAlgorithm) {
-  const Figure figure = only_figure(test_rows());
+  const DrawnFigure figure = only_figure(test_rows());
   ASSERT_EQ(figure.panels.size(), 1U);
   ASSERT_EQ(figure.panels[0].series.size(), 2U);
   EXPECT_EQ(figure.panels[0].series[1].name, "flash2");
@@ -36,10 +37,10 @@ TEST(ReportModel, RowsOfOnePointAreToldApart) {
     row["direction"] = "backward";
     rows.push_back(row);
   }
-  const Figure figure = only_figure(rows);
+  const DrawnFigure figure = only_figure(rows);
   ASSERT_EQ(figure.panels[0].series.size(), 4U);
   EXPECT_EQ(figure.panels[0].series[3].name, "flash2 · backward");
-  FigureSpec spec = test_figure();
+  Figure spec = test_figure();
   spec.facets = {"direction"};
   EXPECT_EQ(only_figure(rows, spec).panels.size(), 2U);
 }
@@ -47,9 +48,9 @@ TEST(ReportModel, RowsOfOnePointAreToldApart) {
 TEST(ReportModel, RowMeasuredAgainReplacesTheFirst) {
   std::vector<nlohmann::json> rows = test_rows();
   rows.push_back(test_row("flash2", 512, 5));
-  const Figure figure = only_figure(rows);
+  const DrawnFigure figure = only_figure(rows);
   EXPECT_EQ(figure.panels[0].series[1].at(2)->y, 5);
-  EXPECT_TRUE(contains(figure.notes.back(), "1 of 7 rows were measured again"));
+  EXPECT_TRUE(contains(figure.notes.back(), "1 of 7 rows measure a point again"));
 }
 
 TEST(ReportModel, SeveralMachinesAreSeriesOfTheirOwn) {
@@ -60,7 +61,7 @@ TEST(ReportModel, SeveralMachinesAreSeriesOfTheirOwn) {
   }
   const Report report = make_report({test_results(test_rows()), test_results(other)});
   ASSERT_EQ(report.runs.size(), 2U);
-  const Figure& figure = report.sections[0].figures[0];
+  const DrawnFigure& figure = report.sections[0].figures[0];
   ASSERT_EQ(figure.panels[0].series.size(), 4U);
   EXPECT_EQ(figure.panels[0].series[3].name, "flash2 · CPU B");
   EXPECT_EQ(figure.panels[0].series[1].color, figure.panels[0].series[3].color);
@@ -96,7 +97,7 @@ TEST(ReportModel, MissingPointsStayAndSayWhy) {
   std::vector<nlohmann::json> rows = test_rows();
   rows.push_back(test_missing("standard", 1024, "out_of_memory", "needs 8 GiB; the budget is 4 GiB"));
   rows.push_back(test_row("flash2", 1024, 64));
-  const Figure figure = only_figure(rows);
+  const DrawnFigure figure = only_figure(rows);
   const Mark* mark = figure.panels[0].series[0].at(3);
   ASSERT_NE(mark, nullptr);
   EXPECT_FALSE(mark->y);
@@ -107,7 +108,7 @@ TEST(ReportModel, MissingPointsStayAndSayWhy) {
 }
 
 TEST(ReportModel, UnitsFollowTheValues) {
-  FigureSpec spec = test_figure("peak_extra_bytes");
+  Figure spec = test_figure("peak_extra_bytes");
   spec.unit_y = "GiB";  // 512 KiB would be nothing
   EXPECT_EQ(only_figure(test_rows(), spec).y.unit, "MiB");
   spec.y = {"tflops"};
@@ -116,20 +117,20 @@ TEST(ReportModel, UnitsFollowTheValues) {
 }
 
 TEST(ReportModel, HeatMapHasTwoAxes) {
-  FigureSpec spec = test_figure("algorithm");
+  Figure spec = test_figure("algorithm");
   spec.kind = FigureKind::heatmap;
   spec.series = {};
   spec.value = "median_ms";
-  const Figure figure = only_figure(test_rows(), spec);
+  const DrawnFigure figure = only_figure(test_rows(), spec);
   EXPECT_EQ(figure.rows.labels, (std::vector<std::string>{"standard", "flash2"}));
   ASSERT_EQ(figure.panels[0].series.size(), 2U);
   EXPECT_EQ(figure.panels[0].series[0].marks.size(), 3U);
 }
 
 TEST(ReportModel, TheoryRunsThroughTheSeriesItExplains) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.theory = true;
-  const Figure figure = only_figure(test_rows(), spec);
+  const DrawnFigure figure = only_figure(test_rows(), spec);
   const std::vector<Series>& series = figure.panels[0].series;
   ASSERT_EQ(series.size(), 5U);
   EXPECT_TRUE(contains(series[2].name, "Θ(Nd + N²)"));
@@ -142,9 +143,9 @@ TEST(ReportModel, TheoryRunsThroughTheSeriesItExplains) {
 }
 
 TEST(ReportModel, BoundsAreLinesOfTheRowsOwnFields) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.bounds = {"minimum_traffic_bytes"};
-  const Figure figure = only_figure(test_rows(), spec);
+  const DrawnFigure figure = only_figure(test_rows(), spec);
   ASSERT_EQ(figure.panels[0].series.size(), 3U);
   EXPECT_TRUE(figure.panels[0].series[2].theory);
   EXPECT_NEAR(*figure.panels[0].series[2].at(2)->y / figure.y.scale, 2048.0 * 512, 1e-6);
@@ -152,22 +153,22 @@ TEST(ReportModel, BoundsAreLinesOfTheRowsOwnFields) {
 
 // In the colour of the algorithm, but not the same bar; a row without the further field has none.
 TEST(ReportModel, BoundsOfBarsAreBarsBeside) {
-  FigureSpec spec = test_figure("predicted_traffic_bytes");
+  Figure spec = test_figure("predicted_traffic_bytes");
   spec.kind = FigureKind::bars;
   spec.bounds = {"measured_traffic_bytes"};
   std::vector<nlohmann::json> rows = test_rows();
   for (nlohmann::json& row : rows) row["measured_traffic_bytes"] = nullptr;
-  rows.push_back(test_missing("hopper", 512, "unsupported", "no GPU"));
+  rows.push_back(test_missing("flash3", 512, "unsupported", "no GPU"));
   EXPECT_EQ(only_figure(rows, spec).panels[0].series.size(), 3U);
   EXPECT_EQ(only_figure(rows, spec).panels[0].series[1].name, "flash2");
 
   rows[5]["measured_traffic_bytes"] = 1024.0 * 1024;
-  const Figure figure = only_figure(rows, spec);
+  const DrawnFigure figure = only_figure(rows, spec);
   const std::vector<Series>& series = figure.panels[0].series;
   ASSERT_EQ(series.size(), 4U);
   EXPECT_EQ(series[1].name, "flash2 · predicted traffic");
   EXPECT_EQ(series[2].name, "flash2 · measured traffic");
-  EXPECT_EQ(series[3].name, "hopper · predicted traffic");
+  EXPECT_EQ(series[3].name, "flash3 · predicted traffic");
   EXPECT_EQ(series[1].color, series[2].color);
   EXPECT_EQ(series[1].dash, 0);
   EXPECT_NE(series[2].dash, 0);
@@ -185,17 +186,17 @@ TEST(ReportModel, RowsThatWereNotRunKeepTheShareOfTheirPoint) {
       rows.push_back(test_row("flash2", seq, 1));
       rows.back().update({{"direction", direction}, {"kept_share", 1}});
     }
-    rows.push_back(test_row("hopper", seq, 1));
+    rows.push_back(test_row("flash3", seq, 1));
     rows.back()["kept_share"] = 1;
-    rows.push_back(test_missing("hopper", seq, "unsupported", "no kernel"));
+    rows.push_back(test_missing("flash3", seq, "unsupported", "no kernel"));
     rows.back().update({{"direction", "backward"}, {"kept_share", nullptr}, {"block_k", nullptr}});
   }
-  FigureSpec spec = test_figure();
+  Figure spec = test_figure();
   spec.sum_over = "direction";
-  const Figure figure = only_figure(rows, spec);
+  const DrawnFigure figure = only_figure(rows, spec);
   ASSERT_EQ(figure.panels[0].series.size(), 2U);
   EXPECT_EQ(figure.panels[0].series[0].name, "flash2");
-  EXPECT_EQ(figure.panels[0].series[1].name, "hopper");
+  EXPECT_EQ(figure.panels[0].series[1].name, "flash3");
   EXPECT_EQ(figure.panels[0].series[1].at(0)->status, "unsupported");
 }
 
@@ -209,9 +210,9 @@ TEST(ReportModel, DirectionsAreAddedUp) {
     rows.push_back(row);
   }
   rows.pop_back();  // backward of flash2 at 512 is still to come
-  FigureSpec spec = test_figure();
+  Figure spec = test_figure();
   spec.sum_over = "direction";
-  const Figure figure = only_figure(rows, spec);
+  const DrawnFigure figure = only_figure(rows, spec);
   ASSERT_EQ(figure.panels[0].series.size(), 2U);
   EXPECT_EQ(figure.panels[0].series[0].at(1)->y, 32);
   EXPECT_EQ(figure.panels[0].series[0].at(2)->status, "out_of_memory");
@@ -220,11 +221,11 @@ TEST(ReportModel, DirectionsAreAddedUp) {
 }
 
 TEST(ReportModel, TablesMayNameColumnsAlone) {
-  FigureSpec spec = test_figure();
+  Figure spec = test_figure();
   spec.kind = FigureKind::table;
   spec.x.clear();
   spec.y = {"q_length", "median_ms", "tflops"};
-  const Figure figure = only_figure(test_rows(), spec);
+  const DrawnFigure figure = only_figure(test_rows(), spec);
   EXPECT_EQ(figure.table.headers,
             (std::vector<std::string>{"sequence length N", "algorithm", "time, ms", "rate, GFLOP/s"}));
   EXPECT_EQ(figure.columns.size(), 1U);

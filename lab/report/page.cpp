@@ -39,7 +39,7 @@ Json series_json(const Series& series) {
           {"marks", marks}};
 }
 
-Json figure_json(const Figure& figure) {
+Json figure_json(const DrawnFigure& figure) {
   Json panels = Json::array();
   for (const Panel& panel : figure.panels) {
     Json all = Json::array();
@@ -84,7 +84,7 @@ const char* status_sign(const std::string& status) {
 }
 
 // Cells coloured by their value, 0 the lowest and 1 the highest of the figure, so that panels compare.
-std::string heatmap_html(const Figure& figure, const Panel& panel) {
+std::string heatmap_html(const DrawnFigure& figure, const Panel& panel) {
   double low = 0, high = 0;
   bool any = false;
   for (const Panel& other : figure.panels) {
@@ -134,17 +134,17 @@ std::string with_exponents(const std::string& text) {
   return std::regex_replace(text, kPower, "<sup>$1</sup>");
 }
 
-std::string reading_html(const std::vector<Reading>& all) {
-  std::string text = "<div class=\"reading\">";
-  for (const Reading& reading : all) {
+std::string paragraphs_html(const std::vector<Paragraph>& all) {
+  std::string text = "<div class=\"sentences\">";
+  for (const Paragraph& paragraph : all) {
     text += "<p>";
-    if (!reading.context.empty()) text += fmt::format("<b>{}</b> ", html_text(reading.context));
-    text += with_exponents(html_text(fmt::format("{}", fmt::join(reading.sentences, " ")))) + "</p>";
+    if (!paragraph.context.empty()) text += fmt::format("<b>{}</b> ", html_text(paragraph.context));
+    text += with_exponents(html_text(fmt::format("{}", fmt::join(paragraph.sentences, " ")))) + "</p>";
   }
   return text + "</div>\n";
 }
 
-std::string figure_html(const Figure& figure, const std::string& id, Json& charts) {
+std::string figure_html(const DrawnFigure& figure, const std::string& id, Json& charts) {
   std::string text = fmt::format("<figure id=\"{}\">\n<h3>{}</h3>\n", id, html_text(figure.spec.title));
   if (!figure.caption.empty())
     text += fmt::format("<p class=\"settings\">{}</p>\n", html_text(figure.caption));
@@ -169,7 +169,7 @@ std::string figure_html(const Figure& figure, const std::string& id, Json& chart
       }
       text += "</div>\n";
   }
-  text += "<figcaption>\n" + reading_html(readings(figure));
+  text += "<figcaption>\n" + paragraphs_html(paragraphs(figure));
   if (!figure.notes.empty()) {
     text += "<ul class=\"notes\">";
     for (const std::string& note : figure.notes) text += fmt::format("<li>{}</li>", html_text(note));
@@ -211,9 +211,9 @@ std::string contents_html(const Report& report) {
 }
 
 std::string studies_html() {
-  std::string text = fmt::format("<p>{}</p>\n<ul>\n", html_text(kStudiesPreface));
-  for (const Study& study : studies()) {
-    text += fmt::format("<li><b>{}</b>: {}</li>\n", html_text(study.name), html_text(study.what));
+  std::string text = fmt::format("<p>{}</p>\n<ul>\n", html_text(kOriginsPreface));
+  for (const Origin& origin : origins()) {
+    text += fmt::format("<li><b>{}</b>: {}</li>\n", html_text(origin.name), html_text(origin.what));
   }
   return text + "</ul>\n";
 }
@@ -227,7 +227,7 @@ std::string sections_html(const Report& report, Json& charts) {
     if (!section.spec.origin.empty())
       text += fmt::format("<p class=\"origin\">After {}.</p>\n", html_text(section.spec.origin));
     std::size_t number = 0;
-    for (const Figure& figure : section.figures) {
+    for (const DrawnFigure& figure : section.figures) {
       text += figure_html(figure, fmt::format("{}-{}", section.spec.name, ++number), charts);
     }
     text += "</section>\n";

@@ -6,6 +6,18 @@
 
 #include "lab/report/model.h"
 
+namespace tessera::lab {
+
+// Files of lab/report and Chart.js, made part of the program by cmake/EmbedFiles.cmake.
+namespace embedded {
+extern const char* const page_html;
+extern const char* const page_css;
+extern const char* const page_js;
+extern const char* const chart_js;
+}  // namespace embedded
+
+}  // namespace tessera::lab
+
 namespace tessera::lab::report {
 
 // `links` are where the page finds its raw data, relative to where it will lie.
@@ -13,13 +25,5 @@ std::string report_page(const Report& report, const std::vector<std::string>& li
 
 // Text that stands for itself in HTML, also in attributes.
 std::string html_text(std::string_view text);
-
-// Files of lab/report and Chart.js, put into the program by the build: see cmake/EmbedFiles.cmake.
-namespace embedded {
-extern const char* const page_html;
-extern const char* const page_css;
-extern const char* const page_js;
-extern const char* const chart_js;
-}  // namespace embedded
 
 }  // namespace tessera::lab::report

@@ -8,8 +8,9 @@
 #include <map>
 #include <utility>
 
-#include "lab/commands/parse.h"
 #include "lab/report/fields.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
@@ -68,7 +69,7 @@ std::vector<Rows> grouped(const std::vector<json>& rows, const std::vector<std::
 }
 
 // A heat map has two axes and a value. Which of the fields is the value shows in what they are.
-FigureSpec with_value(FigureSpec spec) {
+Figure with_value(Figure spec) {
   if (spec.kind != FigureKind::heatmap || !spec.value.empty()) return spec;
   if (is_measurement(spec.y.front()) && !spec.series.empty()) {
     spec.value = spec.y.front();
@@ -84,7 +85,7 @@ FigureSpec with_value(FigureSpec spec) {
 }
 
 // A table without axes: its first column that was asked for, not measured, is the axis, or else the first facet.
-FigureSpec with_axis(FigureSpec spec) {
+Figure with_axis(Figure spec) {
   if (spec.kind != FigureKind::table || !spec.x.empty()) return spec;
   const auto setting = std::find_if(spec.y.begin(), spec.y.end(), is_setting);
   if (setting != spec.y.end() && spec.y.size() > 1) {
@@ -101,7 +102,7 @@ FigureSpec with_axis(FigureSpec spec) {
 
 }  // namespace
 
-FigureSpec completed(const FigureSpec& spec) { return with_axis(with_value(spec)); }
+Figure completed(const Figure& spec) { return with_axis(with_value(spec)); }
 
 std::string key_of(const json& row, const std::vector<std::string>& fields) {
   std::string key;
@@ -166,7 +167,7 @@ void fill_kept_share(std::vector<json>& rows) {
   }
 }
 
-std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) {
+std::vector<json> summed(const std::vector<json>& rows, const Figure& spec) {
   std::vector<std::string> fields = {spec.x};
   for (const std::string field : kDistinctions) {
     if (field != spec.sum_over && !is_chosen(field)) fields.push_back(field);
@@ -193,7 +194,7 @@ std::vector<json> summed(const std::vector<json>& rows, const FigureSpec& spec) 
   return sums;
 }
 
-std::vector<json> last_ones(const std::vector<json>& rows, const FigureSpec& spec) {
+std::vector<json> last_ones(const std::vector<json>& rows, const Figure& spec) {
   std::vector<std::string> fields = {spec.x};
   for (const std::string field : kDistinctions) {
     const bool follows = spec.last_of == "q_length" && field == "k_length";
@@ -212,7 +213,7 @@ std::vector<json> last_ones(const std::vector<json>& rows, const FigureSpec& spe
   return last;
 }
 
-std::vector<std::string> drawn_fields(const FigureSpec& spec, const Rows& rows) {
+std::vector<std::string> drawn_fields(const Figure& spec, const Rows& rows) {
   std::vector<std::string> fields = {spec.kind == FigureKind::heatmap ? spec.value : spec.y.front()};
   if (spec.kind != FigureKind::bars) return fields;
   std::copy_if(spec.bounds.begin(), spec.bounds.end(), std::back_inserter(fields), [&](const auto& field) {
@@ -222,7 +223,7 @@ std::vector<std::string> drawn_fields(const FigureSpec& spec, const Rows& rows) 
   return fields;
 }
 
-void check_fields(const FigureSpec& spec, const std::vector<json>& rows, const std::string& where) {
+void check_fields(const Figure& spec, const std::vector<json>& rows, const std::string& where) {
   auto check = [&](const char* role, const std::string& field) {
     const bool known = std::any_of(rows.begin(), rows.end(), [&](const json& row) {
       return row.contains(field) || !field_value(row, field).is_null();

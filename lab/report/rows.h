@@ -30,18 +30,18 @@ void fill_kept_share(std::vector<nlohmann::json>& rows);
 
 // Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has none, the sum has
 // none either, for the same reason.
-std::vector<nlohmann::json> summed(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
+std::vector<nlohmann::json> summed(const std::vector<nlohmann::json>& rows, const Figure& spec);
 
 // Of rows that differ in `last_of` alone the one with the largest value of it that is ok; where none is, the first.
-std::vector<nlohmann::json> last_ones(const std::vector<nlohmann::json>& rows, const FigureSpec& spec);
+std::vector<nlohmann::json> last_ones(const std::vector<nlohmann::json>& rows, const Figure& spec);
 
 // The fields that are drawn: y, or the value of a heat map; of bars also the bounds that some row has.
-std::vector<std::string> drawn_fields(const FigureSpec& spec, const Rows& rows);
+std::vector<std::string> drawn_fields(const Figure& spec, const Rows& rows);
 
 // Throws UsageError, which starts with `where`, for a field that no row has.
-void check_fields(const FigureSpec& spec, const std::vector<nlohmann::json>& rows, const std::string& where);
+void check_fields(const Figure& spec, const std::vector<nlohmann::json>& rows, const std::string& where);
 
 // The figure with the value of a heat map and the axis of a table filled in where they are implied.
-FigureSpec completed(const FigureSpec& spec);
+Figure completed(const Figure& spec);
 
 }  // namespace tessera::lab::report

@@ -10,32 +10,12 @@
 #include <vector>
 
 #include "lab/report/sentences.h"
+#include "lab/report/wording.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
 namespace {
-
-// Differences below this share are not worth a sentence: two digits show them as 1.0x, and they are within the spread of
-// many measurements.
-constexpr double kSame = 0.05;
-
-bool alike(double a, double b) { return std::fabs(a / b - 1) < kSame; }
-
-// For words of ours; names such as flash2 keep their spelling.
-std::string capitalised(std::string text) {
-  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
-  return text;
-}
-
-std::string times(double ratio) { return significant(ratio, ratio < 10 ? 2 : 3) + "×"; }
-
-std::string where(const Axis& axis, const std::string& label) {
-  return axis.numeric ? fmt::format("{} = {}", axis.quantity.symbol, label) : label;
-}
-
-std::string at(const Figure& figure, std::size_t x) {
-  return fmt::format("{} {}", figure.x.numeric ? "at" : "for", where(figure.x, figure.x.labels[x]));
-}
 
 std::optional<double> value_at(const Series& series, std::size_t x) {
   const Mark* mark = series.at(x);
@@ -58,78 +38,71 @@ const Series* baseline_of(const Group& group) {
   return group.front();
 }
 
-bool more_is_better(const Figure& figure) { return figure.y.measure == Measure::rate; }
+bool more_is_better(const DrawnFigure& figure) { return figure.y.measure == Measure::rate; }
 
-// What one value is to another: "3.1x as fast" and the word before the other's name, "as".
-struct Relation {
-  std::string text;
-  const char* preposition;
-};
-
-Relation relation(const Figure& figure, double value, double base) {
-  const double ratio = value / base;
-  const bool same = alike(value, base);
-  const std::string& what = figure.y.symbol;
-  switch (figure.y.measure) {
-    case Measure::time:
-      if (same) return {"as fast", "as"};
-      return {ratio < 1 ? times(1 / ratio) + " as fast" : times(ratio) + " as slow", "as"};
-    case Measure::error:
-      if (same) return {"as accurate", "as"};
-      return {fmt::format("at {} the error", times(ratio)), "of"};
-    case Measure::memory:
-      if (ratio < 1 && !same) {
-        return {fmt::format("at 1/{} of the {}", significant(1 / ratio, ratio > 0.1 && ratio < 0.9 ? 2 : 3),
-                            what),
-                "of"};
-      }
-      break;
-    case Measure::rate:
-    case Measure::loss:
-    case Measure::saving:
-    case Measure::other: break;
-  }
-  return {same ? fmt::format("at the same {}", what) : fmt::format("at {} the {}", times(ratio), what),
-          same ? "as" : "of"};
+// "12.0 ms ± 8 %"
+std::string with_spread(const DrawnFigure& figure, const Mark& mark) {
+  return fmt::format("{} ± {:.0f} %", quantity_text(figure.y, *mark.y), 100 * mark.spread);
 }
 
-// "flash2 is 3.1x as fast as standard at N = 2048 (92.8 ms against 151 ms)."
-void compare_with_baseline(const Figure& figure, const Group& group, Sentences& sentences) {
+// One sentence about two series at a place where both have a value.
+std::string comparison(const DrawnFigure& figure, const Series& series, const Series& base, std::size_t x) {
+  const Mark &mine = *series.at(x), &theirs = *base.at(x);
+  const double value = *mine.y, other = *theirs.y;
+  const std::string place = at(figure.x, x);
+  const std::string both =
+      fmt::format("({} against {})", quantity_text(figure.y, value), quantity_text(figure.y, other));
+  if (figure.y.field == "speedup_over_standard") {
+    const std::string factor = alike(value, 1) ? "" : times(value) + " ";
+    return fmt::format("{} is {}as fast as standard {}.", series.primary, factor, place);
+  }
+  if (value <= 0 || other <= 0) {
+    return fmt::format("{} of {} and {} {}: {} and {}.", capitalised(figure.y.label), series.primary,
+                       base.primary, place, quantity_text(figure.y, value), quantity_text(figure.y, other));
+  }
+  if (noisy(mine, theirs)) {
+    return fmt::format("The measurements of {} and {} {} are too noisy to tell apart ({} against {}).",
+                       series.primary, base.primary, place, with_spread(figure, mine),
+                       with_spread(figure, theirs));
+  }
+  if (figure.y.field == "q_length") {
+    return fmt::format("{} fits sequences {} times as long as {} {} {}.", series.primary,
+                       significant(value / other, 2), base.primary, place, both);
+  }
+  const Relation to = relation(figure.y, value, other);
+  if (to.verb == "needs" && value < other && !alike(value, other)) {
+    return fmt::format("{} {} needs {} of {} and {} {}, {} times as much.", capitalised(place),
+                       series.primary, quantity_text(figure.y, value), figure.y.symbol, base.primary,
+                       quantity_text(figure.y, other), significant(other / value));
+  }
+  return fmt::format("{} {} {} {} {} {} {}.", series.primary, to.verb, to.text, to.preposition, base.primary,
+                     place, both);
+}
+
+// The series against the baseline, the best first.
+void compare_with_baseline(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   const Series* base = baseline_of(group);
   struct Found {
     const Series* series;
     std::size_t x;
-    double value, base;
+    double value;
   };
   std::vector<Found> found;
   for (const Series* series : group) {
     const auto x = last_common(*series, *base);
     if (series == base || !x) continue;
-    found.push_back({series, *x, *value_at(*series, *x), *value_at(*base, *x)});
+    found.push_back({series, *x, *value_at(*series, *x)});
   }
   std::sort(found.begin(), found.end(), [&](const Found& a, const Found& b) {
     return more_is_better(figure) ? a.value > b.value : a.value < b.value;
   });
   for (const Found& one : found) {
-    const std::string both =
-        fmt::format("({} against {})", quantity_text(figure.y, one.value), quantity_text(figure.y, one.base));
-    const std::string place = at(figure, one.x);
-    if (figure.y.field == "speedup_over_standard") {
-      const std::string factor = alike(one.value, 1) ? "" : times(one.value) + " ";
-      sentences.push_back(fmt::format("{} is {}as fast as standard {}.", one.series->primary, factor, place));
-    } else if (one.value <= 0 || one.base <= 0) {
-      sentences.push_back(fmt::format("{} and {} {}: {} {}.", one.series->primary, base->primary, place,
-                                      figure.y.label, both));
-    } else {
-      const Relation to = relation(figure, one.value, one.base);
-      sentences.push_back(fmt::format("{} is {} {} {} {} {}.", one.series->primary, to.text, to.preposition,
-                                      base->primary, place, both));
-    }
+    sentences.push_back(comparison(figure, *one.series, *base, one.x));
   }
 }
 
-// From where on the order of two series is what it is at the end, where it was another one before.
-void find_crossings(const Figure& figure, const Group& group, Sentences& sentences) {
+// Where two series cross: the place from which on their order is that of the end.
+void find_crossings(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   const Series* base = baseline_of(group);
   if (!figure.x.numeric || figure.y.measure == Measure::error || figure.y.measure == Measure::other) return;
   for (const Series* series : group) {
@@ -149,33 +122,36 @@ void find_crossings(const Figure& figure, const Group& group, Sentences& sentenc
     const std::string& loser = *ahead ? base->primary : series->primary;
     const bool memory = figure.y.measure == Measure::memory;
     sentences.push_back(
-        fmt::format("From {} on {} {} {}.", where(figure.x, figure.x.labels[*since]), winner,
-                    memory ? fmt::format("needs less {} than", figure.y.symbol) : "is ahead of", loser));
+        fmt::format("From {} on, {} {} {}.", where(figure.x, figure.x.labels[*since]), winner,
+                    memory ? fmt::format("needs less {} than", figure.y.symbol) : "is faster than", loser));
   }
 }
 
-std::string growth_text(const Figure& figure, const Series& series, double exponent) {
-  const std::string power = fmt::format("{}^{:.2f}", figure.x.quantity.symbol, exponent);
+// "grows quadratically for standard (N^2.00)"
+std::string growth_text(const DrawnFigure& figure, const Series& series, double exponent) {
+  const std::string& symbol = figure.x.quantity.symbol;
+  const bool words = symbol.find(' ') != std::string::npos;
+  const std::string power = fmt::format(fmt::runtime(words ? "({})^{:.2f}" : "{}^{:.2f}"), symbol, exponent);
   if (std::fabs(exponent) < 0.12) {
     const auto least = std::min_element(
         series.marks.begin(), series.marks.end(),
         [](const Mark& a, const Mark& b) { return a.y.value_or(1e300) < b.y.value_or(1e300); });
-    return fmt::format("flat for {} (least {} at {})", series.primary, quantity_text(figure.y, *least->y),
-                       where(figure.x, figure.x.labels[least->x]));
+    return fmt::format("hardly changes for {} (least {} {})", series.primary,
+                       quantity_text(figure.y, *least->y), at(figure.x, least->x));
   }
-  if (std::fabs(exponent - 2) < 0.15) return fmt::format("quadratic for {} ({})", series.primary, power);
+  if (std::fabs(exponent - 2) < 0.15)
+    return fmt::format("grows quadratically for {} ({})", series.primary, power);
   const auto slope = linear_slope(figure.x, series);
   if (std::fabs(exponent - 1) < 0.12 && slope) {
-    const std::string each =
-        figure.x.quantity.unit == "tokens" ? "token" : "unit of " + figure.x.quantity.symbol;
-    return fmt::format("linear for {} ({}, slope {} per {})", series.primary, power,
+    const std::string each = figure.x.quantity.unit == "tokens" ? "token" : "unit of " + symbol;
+    return fmt::format("grows linearly for {} ({}, {} per {})", series.primary, power,
                        quantity_text(figure.y, *slope), each);
   }
-  return fmt::format("{} for {}", power, series.primary);
+  return fmt::format("{} as {} for {}", exponent > 0 ? "grows" : "falls", power, series.primary);
 }
 
 // Where the axis holds the algorithms: the best of them against standard, for every series.
-void compare_along_axis(const Figure& figure, const Group& group, Sentences& sentences) {
+void compare_along_axis(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   const auto found = std::find(figure.x.labels.begin(), figure.x.labels.end(), "standard");
   if (figure.x.numeric || found == figure.x.labels.end()) return;
   const auto base = static_cast<std::size_t>(found - figure.x.labels.begin());
@@ -187,15 +163,15 @@ void compare_along_axis(const Figure& figure, const Group& group, Sentences& sen
       if (best == nullptr || (more_is_better(figure) ? *mark.y > *best->y : *mark.y < *best->y)) best = &mark;
     }
     if (!standard || *standard <= 0 || best == nullptr) continue;
-    const Relation to = relation(figure, *best->y, *standard);
-    sentences.push_back(fmt::format("{}: {} is {} {} standard ({} against {}).", series->primary,
-                                    figure.x.labels[best->x], to.text, to.preposition,
+    const Relation to = relation(figure.y, *best->y, *standard);
+    sentences.push_back(fmt::format("{}: {} {} {} {} standard ({} against {}).", series->primary,
+                                    figure.x.labels[best->x], to.verb, to.text, to.preposition,
                                     quantity_text(figure.y, *best->y), quantity_text(figure.y, *standard)));
   }
 }
 
 // How time, memory or traffic grow along the axis; where a rate is highest.
-void describe_shape(const Figure& figure, const Group& group, Sentences& sentences) {
+void describe_shape(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   if (!figure.x.numeric || figure.spec.kind == FigureKind::table || figure.y.measure == Measure::error)
     return;
   std::vector<std::string> parts;
@@ -213,55 +189,61 @@ void describe_shape(const Figure& figure, const Group& group, Sentences& sentenc
     }
   }
   if (parts.empty()) return;
-  sentences.push_back(more_is_better(figure) ? fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts))
-                                             : fmt::format("{} against {}: {}.", capitalised(figure.y.symbol),
-                                                           figure.x.quantity.symbol, listed(parts)));
+  if (more_is_better(figure)) {
+    sentences.push_back(fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts)));
+    return;
+  }
+  for (std::size_t i = parts.size(); --i > 0;) {  // the verb once, where the parts share it
+    const std::string verb = parts[i].substr(0, parts[i].find(' ') + 1);
+    if (parts[i - 1].starts_with(verb)) parts[i].erase(0, verb.size());
+  }
+  sentences.push_back(fmt::format("With {}, {} {}.", axis_words(figure.x), figure.y.symbol, listed(parts)));
 }
 
-// How far above the lower bound a series ends and, where the panel is of one series alone, what else is known of its
-// traffic: theory, prediction and measurement are told apart.
-void compare_with_bound(const Figure& figure, const Panel& panel, const Group& group, Sentences& sentences) {
+// The further lines of a panel of one series, in multiples of the lower bound, each at its last common place.
+std::vector<std::string> lines_over_bound(const DrawnFigure& figure, const Panel& panel, const Series& series,
+                                          const Series& bound, std::size_t at_series) {
+  std::vector<std::string> parts;
+  for (const Series& line : panel.series) {
+    if (!line.theory || line.name.rfind("memory traffic", 0) != 0) continue;
+    const Mark* last = nullptr;
+    for (const Mark& mark : line.marks) {
+      if (value_at(series, mark.x) && value_at(bound, mark.x).value_or(0) > 0) last = &mark;
+    }
+    if (last == nullptr) continue;
+    const std::string ratio = times(*last->y / *value_at(bound, last->x));
+    const std::string place = last->x == at_series ? "" : fmt::format(" ({})", at(figure.x, last->x));
+    parts.push_back(fmt::format("{} is {}{}", line.primary, ratio, place));
+  }
+  return parts;
+}
+
+// How far above the lower bound each series ends. In a panel of one series also what else is known of its traffic:
+// theory, prediction and measurement.
+void compare_with_bound(const DrawnFigure& figure, const Panel& panel, const Group& group,
+                        Sentences& sentences) {
+  const auto drawn = std::count_if(panel.series.begin(), panel.series.end(),
+                                   [](const Series& series) { return !series.theory; });
   for (const Series& bound : panel.series) {
     if (!bound.theory || bound.name.rfind("lower bound", 0) != 0) continue;
-    std::vector<std::string> parts;
     for (const Series* series : group) {
       const auto x = last_common(*series, bound);
       if (!x || *value_at(bound, *x) <= 0) continue;
-      parts.push_back(fmt::format("{} for {} ({})", times(*value_at(*series, *x) / *value_at(bound, *x)),
-                                  series->primary, where(figure.x, figure.x.labels[*x])));
-    }
-    if (parts.empty()) continue;
-    sentences.push_back(
-        fmt::format("{} in multiples of the lower bound: {}.", capitalised(figure.y.symbol), listed(parts)));
-    const auto drawn = std::count_if(panel.series.begin(), panel.series.end(),
-                                     [](const Series& series) { return !series.theory; });
-    for (const Series& line : panel.series) {
-      if (drawn != 1 || !line.theory || line.name.rfind("memory traffic", 0) != 0) continue;
-      const Mark* last = nullptr;
-      for (const Mark& mark : line.marks) {
-        if (value_at(*group.front(), mark.x) && value_at(bound, mark.x).value_or(0) > 0) last = &mark;
+      std::string text =
+          fmt::format("{} the {} of {} is {} the lower bound", capitalised(at(figure.x, *x)), figure.y.symbol,
+                      series->primary, times(*value_at(*series, *x) / *value_at(bound, *x)));
+      if (drawn == 1) {
+        const auto more = lines_over_bound(figure, panel, *series, bound, *x);
+        if (!more.empty()) text += "; " + listed(more);
       }
-      if (last == nullptr) continue;
-      sentences.push_back(fmt::format("{}: {} ({}).", capitalised(line.primary),
-                                      times(*last->y / *value_at(bound, last->x)),
-                                      where(figure.x, figure.x.labels[last->x])));
+      sentences.push_back(text + ".");
     }
   }
 }
 
 }  // namespace
 
-std::string counted(std::size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-std::string listed(const std::vector<std::string>& items) {
-  if (items.size() < 2) return items.empty() ? "" : items.front();
-  const std::vector<std::string> first(items.begin(), items.end() - 1);
-  return fmt::format("{} and {}", fmt::join(first, ", "), items.back());
-}
-
-void describe_missing(const Figure& figure, const Group& group, Sentences& sentences) {
+void describe_missing(const DrawnFigure& figure, const Group& group, Sentences& sentences) {
   for (const Series* series : group) {
     std::vector<std::size_t> places;
     for (const Mark& mark : series->marks) {
@@ -273,11 +255,11 @@ void describe_missing(const Figure& figure, const Group& group, Sentences& sente
                              : to_the_end       ? " and beyond"
                                                 : " and at " + counted(places.size() - 1, "other point");
     sentences.push_back(
-        fmt::format("{} runs out of memory {}{}.", series->primary, at(figure, places.front()), more));
+        fmt::format("{} runs out of memory {}{}.", series->primary, at(figure.x, places.front()), more));
   }
 }
 
-Sentences sentences_about(const Figure& figure, const Panel& panel, const Group& group) {
+Sentences sentences_about(const DrawnFigure& figure, const Panel& panel, const Group& group) {
   Sentences sentences;
   compare_along_axis(figure, group, sentences);
   compare_with_baseline(figure, group, sentences);
@@ -288,7 +270,7 @@ Sentences sentences_about(const Figure& figure, const Panel& panel, const Group&
   return sentences;
 }
 
-void compare_contexts(const Figure& figure, const Group& group, const Group& first,
+void compare_contexts(const DrawnFigure& figure, const Group& group, const Group& first,
                       const std::string& context, Sentences& sentences) {
   std::vector<std::string> parts, relations;
   std::optional<std::size_t> place;
@@ -299,22 +281,23 @@ void compare_contexts(const Figure& figure, const Group& group, const Group& fir
       if (!x || (place && *place != *x) || *value_at(*series, *x) <= 0 || *value_at(*other, *x) <= 0)
         continue;
       place = x;
-      relations.push_back(relation(figure, *value_at(*series, *x), *value_at(*other, *x)).text);
-      parts.push_back(fmt::format("{} is {}", series->primary, relations.back()));
+      const Relation to = relation(figure.y, *value_at(*series, *x), *value_at(*other, *x));
+      relations.push_back(fmt::format("{} {}", to.verb, to.text));
+      parts.push_back(fmt::format("{} {}", series->primary, relations.back()));
     }
   }
   if (!place) return;
   const bool all_same =
       parts.size() > 1 && std::count(relations.begin(), relations.end(), relations.front()) ==
                               static_cast<std::ptrdiff_t>(relations.size());
-  if (all_same) parts = {"each is " + relations.front()};
-  sentences.push_back(fmt::format("Compared with {}, {}: {}.", context, at(figure, *place), listed(parts)));
+  if (all_same) parts = {"each " + relations.front()};
+  sentences.push_back(fmt::format("Compared with {} {}, {}.", context, at(figure.x, *place), listed(parts)));
 }
 
 namespace {
 
 // The value of a table's column for one of its series at a place.
-std::optional<double> column_value(const Figure& column, const Panel& panel, const Series& series,
+std::optional<double> column_value(const DrawnFigure& column, const Panel& panel, const Series& series,
                                    std::size_t x) {
   for (const Panel& other : column.panels) {
     for (const Series& same : other.series) {
@@ -326,14 +309,14 @@ std::optional<double> column_value(const Figure& column, const Panel& panel, con
 
 }  // namespace
 
-void compare_columns(const std::vector<const Figure*>& columns, const Panel& panel, const Group& group,
+void compare_columns(const std::vector<const DrawnFigure*>& columns, const Panel& panel, const Group& group,
                      Sentences& sentences) {
-  const Figure& first = *columns.front();
+  const DrawnFigure& first = *columns.front();
   const Series& base = *baseline_of(group);
   Group others = group;
   std::erase(others, &base);
   auto compare_at = [&](std::size_t x) {
-    auto value = [&](const Figure& column, const Series& series) {
+    auto value = [&](const DrawnFigure& column, const Series& series) {
       return column_value(column, panel, series, x).value_or(0);
     };
     std::stable_sort(others.begin(), others.end(), [&](const Series* a, const Series* b) {
@@ -342,24 +325,24 @@ void compare_columns(const std::vector<const Figure*>& columns, const Panel& pan
     });
     for (const Series* series : others) {
       std::vector<std::string> parts, unchanged;
-      for (const Figure* column : columns) {
+      for (const DrawnFigure* column : columns) {
         const double mine = value(*column, *series), theirs = value(*column, base);
         if (mine <= 0 || theirs <= 0) continue;
         const bool same = alike(mine, theirs);
-        const Relation to = relation(*column, mine, theirs);
+        const Relation to = relation(column->y, mine, theirs);
         const std::string own = quantity_text(column->y, mine), other = quantity_text(column->y, theirs);
         const std::string both =
             own == other ? fmt::format("({})", own) : fmt::format("({} against {})", own, other);
         if (column == &first) {
-          parts.push_back(
-              fmt::format("{} {} {} {} {}", to.text, to.preposition, base.primary, at(first, x), both));
+          parts.push_back(fmt::format("{} {} {} {} {} {}", to.verb, to.text, to.preposition, base.primary,
+                                      at(first.x, x), both));
         } else {
-          (same ? unchanged : parts).push_back(fmt::format("{} {}", to.text, both));
+          (same ? unchanged : parts).push_back(fmt::format("{} {} {}", to.verb, to.text, both));
         }
       }
       parts.insert(parts.end(), unchanged.begin(), unchanged.end());
       if (!parts.empty() && value(first, *series) > 0 && value(first, base) > 0)
-        sentences.push_back(fmt::format("{} is {}.", series->primary, listed(parts)));
+        sentences.push_back(fmt::format("{} {}.", series->primary, listed(parts)));
     }
   };
   if (!first.x.numeric) {
@@ -371,7 +354,36 @@ void compare_columns(const std::vector<const Figure*>& columns, const Panel& pan
   }
 }
 
-void read_cells(const Figure& figure, const Panel& panel, Sentences& sentences) {
+namespace {
+
+// "15 of 16 points fit; only N = 2048 with batch 8 does not."
+std::string fits_text(const DrawnFigure& figure, const Panel& panel) {
+  std::size_t fitting = 0, total = 0, missing = 0;
+  std::string largest, only;
+  std::size_t furthest = 0;
+  for (const Series& series : panel.series) {
+    for (const Mark& mark : series.marks) {
+      const std::string& x = figure.x.labels[mark.x];
+      const std::string row = where(figure.rows, series.name);
+      ++total;
+      if (!mark.y) {
+        ++missing;
+        only = fmt::format("{} with {}", where(figure.x, x), row);
+      } else if (++fitting == 1 || mark.x > furthest) {
+        furthest = mark.x;
+        largest = fmt::format("the largest {} that fits is {}, with {}", figure.x.quantity.symbol, x, row);
+      }
+    }
+  }
+  if (missing == 0) return fmt::format("All {} points fit.", total);
+  if (fitting == 0) return fmt::format("None of {} points fits.", total);
+  return fmt::format("{} of {} points fit; {}.", fitting, total,
+                     missing == 1 ? fmt::format("only {} does not", only) : largest);
+}
+
+}  // namespace
+
+void read_cells(const DrawnFigure& figure, const Panel& panel, Sentences& sentences) {
   std::vector<std::pair<const Series*, const Mark*>> cells;
   std::size_t missing = 0, total = 0;
   for (const Series& series : panel.series) {
@@ -386,24 +398,12 @@ void read_cells(const Figure& figure, const Panel& panel, Sentences& sentences) 
                        where(figure.x, figure.x.labels[cell.second->x]),
                        where(figure.rows, cell.first->name));
   };
-  if (figure.y.field == "status") {
-    sentences.push_back(fmt::format("{} of {} points fit.", cells.size(), total));
-    const auto longest = std::max_element(
-        cells.begin(), cells.end(), [](const auto& a, const auto& b) { return a.second->x < b.second->x; });
-    if (missing > 0 && longest != cells.end()) {
-      sentences.push_back(fmt::format("The farthest is {}, with {}.",
-                                      where(figure.x, figure.x.labels[longest->second->x]),
-                                      where(figure.rows, longest->first->name)));
-    }
-    return;
-  }
+  if (figure.y.field == "status") return sentences.push_back(fits_text(figure, panel));
   if (!cells.empty()) {
     const auto [low, high] = std::minmax_element(
         cells.begin(), cells.end(), [](const auto& a, const auto& b) { return *a.second->y < *b.second->y; });
-    const double spread = *low->second->y > 0 ? *high->second->y / *low->second->y : 0;
-    sentences.push_back(fmt::format("The {} is lowest with {} and highest with {}{}.", figure.y.symbol,
-                                    place(*low), place(*high),
-                                    spread > 0 ? fmt::format(", {} as much", times(spread)) : ""));
+    sentences.push_back(
+        fmt::format("{} ranges from {} to {}.", capitalised(figure.y.symbol), place(*low), place(*high)));
   }
   if (missing > 0) sentences.push_back(fmt::format("{} of {} points run out of memory.", missing, total));
 }

@@ -7,18 +7,20 @@
 #include <utility>
 
 #include "lab/report/sentence_parts.h"
+#include "lab/report/wording.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
 
-// Contexts of one figure that are put into words; the rest is in its chart and table.
-constexpr std::size_t kMostReadings = 6;
+// Paragraphs of one figure; its chart and table show the rest.
+constexpr std::size_t kMostParagraphs = 6;
 
-void add(std::vector<Reading>& all, Reading reading) {
-  if (!reading.sentences.empty()) all.push_back(std::move(reading));
+void add(std::vector<Paragraph>& all, Paragraph paragraph) {
+  if (!paragraph.sentences.empty()) all.push_back(std::move(paragraph));
 }
 
-std::size_t measured_points(const Figure& figure) {
+std::size_t measured_points(const DrawnFigure& figure) {
   std::size_t count = 0;
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
@@ -28,30 +30,30 @@ std::size_t measured_points(const Figure& figure) {
   return count;
 }
 
-bool telling(const Figure& column) {
+bool telling(const DrawnFigure& column) {
   const bool bound = column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
   return (column.y.measure != Measure::other || column.y.field == "flops") && !bound &&
          measured_points(column) > 0;
 }
 
-// The columns of a table with times that are worth a word, the times first; none for other figures. What such a table is
-// about is said in one sentence, not in one for each column: how much faster, and what it took.
-std::vector<const Figure*> columns_beside_times(const Figure& figure) {
-  std::vector<const Figure*> columns;
+// The columns that sentences mention, of a table with times; the times come first. Empty for other figures. One sentence
+// tells all columns of such a table: how much faster, and at what cost.
+std::vector<const DrawnFigure*> columns_beside_times(const DrawnFigure& figure) {
+  std::vector<const DrawnFigure*> columns;
   if (figure.spec.kind != FigureKind::table) return columns;
   if (telling(figure)) columns.push_back(&figure);
-  for (const Figure& column : figure.columns) {
+  for (const DrawnFigure& column : figure.columns) {
     if (telling(column)) columns.push_back(&column);
   }
   std::stable_partition(columns.begin(), columns.end(),
-                        [](const Figure* column) { return column->y.measure == Measure::time; });
+                        [](const DrawnFigure* column) { return column->y.measure == Measure::time; });
   if (columns.empty() || columns.front()->y.measure != Measure::time) columns.clear();
   return columns;
 }
 
-// What a causal mask costs beside none, where a figure of times has a panel of each: for every series at the last point
-// that both have.
-void compare_masks(const Figure& figure, Sentences& sentences) {
+// The time with a causal mask against the time without one, where a figure has a panel of each: for every series at the
+// last common point.
+void compare_masks(const DrawnFigure& figure, Sentences& sentences) {
   auto series_of = [&](const char* title) {
     const auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),
                                     [&](const Panel& one) { return one.title == title; });
@@ -67,20 +69,22 @@ void compare_masks(const Figure& figure, Sentences& sentences) {
         if (mark.y && other != nullptr && other->y) with = &mark, without = other;
       }
       if (causal.name != full.name || with == nullptr || *without->y <= 0) continue;
-      parts.push_back(fmt::format("{:.0f} % for {} ({} = {}: {} against {})", 100 * *with->y / *without->y,
-                                  causal.name, figure.x.quantity.symbol, figure.x.labels[with->x],
-                                  quantity_text(figure.y, *with->y), quantity_text(figure.y, *without->y)));
+      const double share = *with->y / *without->y;
+      const bool whole = causal.primary == "standard" && share > 0.95;
+      parts.push_back(fmt::format("{} takes {:.0f} % of its unmasked time ({} against {} {}){}", causal.name,
+                                  100 * share, quantity_text(figure.y, *with->y),
+                                  quantity_text(figure.y, *without->y), at(figure.x, with->x),
+                                  whole ? ", because it computes the whole matrix first" : ""));
     }
   }
-  if (!parts.empty())
-    sentences.push_back(fmt::format("Of the time without a mask, a causal one takes {}.", listed(parts)));
+  if (!parts.empty()) sentences.push_back(fmt::format("With a causal mask, {}.", fmt::join(parts, "; ")));
 }
 
-void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& all) {
+void read_panel(const DrawnFigure& figure, const Panel& panel, std::vector<Paragraph>& all) {
   if (figure.spec.kind == FigureKind::heatmap) {
-    Reading reading{panel.title, {}};
-    read_cells(figure, panel, reading.sentences);
-    add(all, std::move(reading));
+    Paragraph paragraph{panel.title, {}};
+    read_cells(figure, panel, paragraph.sentences);
+    add(all, std::move(paragraph));
     return;
   }
   std::vector<std::pair<std::string, Group>> groups;  // by what they share, in order of appearance
@@ -92,18 +96,18 @@ void read_panel(const Figure& figure, const Panel& panel, std::vector<Reading>& 
     found->second.push_back(&series);
   }
   for (const auto& [rest, group] : groups) {
-    Reading reading{panel.title, {}};
+    Paragraph paragraph{panel.title, {}};
     if (const auto columns = columns_beside_times(figure); !columns.empty()) {
-      compare_columns(columns, panel, group, reading.sentences);
-      describe_missing(*columns.front(), group, reading.sentences);
+      compare_columns(columns, panel, group, paragraph.sentences);
+      describe_missing(*columns.front(), group, paragraph.sentences);
     } else {
-      reading.sentences = sentences_about(figure, panel, group);
+      paragraph.sentences = sentences_about(figure, panel, group);
     }
-    if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+    if (!rest.empty()) paragraph.context += (paragraph.context.empty() ? "" : ", ") + rest;
     if (&group != &groups.front().second) {
-      compare_contexts(figure, group, groups.front().second, groups.front().first, reading.sentences);
+      compare_contexts(figure, group, groups.front().second, groups.front().first, paragraph.sentences);
     }
-    add(all, std::move(reading));
+    add(all, std::move(paragraph));
   }
 }
 
@@ -118,6 +122,24 @@ std::optional<double> fitted_slope(const std::vector<std::pair<double, double>>&
   }
   if (points.size() < 3 || square <= 0) return std::nullopt;
   return product / square;
+}
+
+// Why a figure has no sentence: nothing was measured, or only points of one series.
+std::string nothing_to_compare(const DrawnFigure& figure) {
+  const std::size_t count = measured_points(figure);
+  if (count == 0) return "Nothing could be measured here; the notes say why.";
+  std::string why;
+  for (const Panel& panel : figure.panels) {
+    for (const Series& series : panel.series) {
+      for (const Mark& mark : series.marks) {
+        if (!mark.y && !mark.reason.empty() && why.empty()) {
+          why = fmt::format(" ({})", mark.reason.substr(0, mark.reason.find("; ")));
+        }
+      }
+    }
+  }
+  return fmt::format("Only {} {} measured, so there is nothing to compare{}.", counted(count, "point"),
+                     count == 1 ? "was" : "were", why);
 }
 
 }  // namespace
@@ -139,39 +161,31 @@ std::optional<double> linear_slope(const Axis& axis, const Series& series) {
   return fitted_slope(points);
 }
 
-std::vector<Reading> readings(const Figure& figure) {
-  std::vector<Reading> all;
+std::vector<Paragraph> paragraphs(const DrawnFigure& figure) {
+  std::vector<Paragraph> all;
   if (figure.y.measure == Measure::loss || figure.y.measure == Measure::saving) {
-    for (Reading& reading : training_readings(figure)) add(all, std::move(reading));
+    for (Paragraph& paragraph : training_paragraphs(figure)) add(all, std::move(paragraph));
   } else {
-    Reading masks;
+    Paragraph masks;
     compare_masks(figure, masks.sentences);
     add(all, std::move(masks));
     for (const Panel& panel : figure.panels) read_panel(figure, panel, all);
   }
-  for (const Figure& column : figure.columns) {
+  for (const DrawnFigure& column : figure.columns) {
     if (!telling(column) || !columns_beside_times(figure).empty()) continue;
-    for (Reading& reading : readings(column)) all.push_back(std::move(reading));
+    for (Paragraph& paragraph : paragraphs(column)) all.push_back(std::move(paragraph));
   }
-  if (all.empty()) {
-    const std::size_t count = measured_points(figure);
-    all.push_back({"",
-                   {count == 0 ? "Nothing could be measured here; the notes say why."
-                               : fmt::format("{}, and nothing to compare {} with.", counted(count, "point"),
-                                             count == 1 ? "it" : "them")}});
-  }
-  if (all.size() > kMostReadings) {
-    const std::size_t left = all.size() - kMostReadings;
-    all.resize(kMostReadings);
-    all.push_back({"",
-                   {fmt::format("{} {} in the chart and the table.", counted(left, "more combination"),
-                                left == 1 ? "is" : "are")}});
+  if (all.empty()) all.push_back({"", {nothing_to_compare(figure)}});
+  if (all.size() > kMostParagraphs) {
+    const std::size_t left = all.size() - kMostParagraphs;
+    all.resize(kMostParagraphs);
+    all.push_back({"", {fmt::format("The chart and the table show {}.", counted(left, "more combination"))}});
   }
   return all;
 }
 
-std::string headline(const Figure& figure) {
-  const Reading first = readings(figure).front();
+std::string headline(const DrawnFigure& figure) {
+  const Paragraph first = paragraphs(figure).front();
   return first.context.empty() ? first.sentences.front()
                                : fmt::format("{}: {}", first.context, first.sentences.front());
 }

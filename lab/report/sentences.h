@@ -11,19 +11,19 @@
 namespace tessera::lab::report {
 
 // Sentences about the part of a figure that `context` names ("backward, NVIDIA L4"; empty: all of it).
-struct Reading {
+struct Paragraph {
   std::string context;
   std::vector<std::string> sentences;
 };
 
-// The most telling first. Never empty, and no reading without a sentence.
-std::vector<Reading> readings(const Figure& figure);
+// The most telling first. Neither the list nor a paragraph is empty.
+std::vector<Paragraph> paragraphs(const DrawnFigure& figure);
 
 // The same of figures of losses and of savings, which are read in their own way.
-std::vector<Reading> training_readings(const Figure& figure);
+std::vector<Paragraph> training_paragraphs(const DrawnFigure& figure);
 
 // The first sentence, with its context.
-std::string headline(const Figure& figure);
+std::string headline(const DrawnFigure& figure);
 
 // The exponent p of the power law y ~ x^p that fits best (least squares of the logarithms). Nothing for fewer
 // than three points that are measured and positive.

@@ -53,8 +53,8 @@ inline std::vector<nlohmann::json> test_rows() {
           test_row("flash2", 256, 8),   test_row("standard", 512, 64), test_row("flash2", 512, 16)};
 }
 
-inline FigureSpec test_figure(const std::string& y = "median_ms") {
-  FigureSpec spec;
+inline Figure test_figure(const std::string& y = "median_ms") {
+  Figure spec;
   spec.title = "Time & more";
   spec.x = "q_length";
   spec.y = {y};
@@ -63,10 +63,14 @@ inline FigureSpec test_figure(const std::string& y = "median_ms") {
   return spec;
 }
 
-inline ResultsFile test_results(std::vector<nlohmann::json> rows, FigureSpec figure = test_figure()) {
+inline ResultsFile test_results(std::vector<nlohmann::json> rows, Figure figure = test_figure()) {
   return {"results.jsonl",
           std::move(rows),
-          {{"sequence", "Sequence", "How long?", "a study", {std::move(figure)}}}};
+          {{.name = "sequence",
+            .title = "Sequence",
+            .question = "How long?",
+            .origin = "a study",
+            .figures = {std::move(figure)}}}};
 }
 
 }  // namespace tessera::lab::report

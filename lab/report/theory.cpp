@@ -52,7 +52,7 @@ double fitted_factor(const Series& series, const std::map<std::size_t, double>& 
   return count > 0 ? std::exp(sum / count) : 0;
 }
 
-std::map<std::size_t, double> evaluate(const Figure& figure, const std::vector<json>& rows,
+std::map<std::size_t, double> evaluate(const DrawnFigure& figure, const std::vector<json>& rows,
                                        const std::string& algorithm, const Bound& bound) {
   std::map<std::size_t, double> values;
   for (const json& row : rows) {
@@ -86,7 +86,7 @@ void draw(Panel& panel, const std::string& name, int dash, const std::map<std::s
 
 }  // namespace
 
-void add_theory(Figure& figure, const std::vector<json>& rows) {
+void add_theory(DrawnFigure& figure, const std::vector<json>& rows) {
   const bool traffic = figure.y.field.find("traffic_bytes") != std::string::npos;
   if (!traffic || !figure.x.numeric || figure.spec.kind != FigureKind::lines) return;
   bool drawn = false;

@@ -1,4 +1,4 @@
-// What is read off figures of training: curves of a loss, and shares of time and memory that are saved.
+// Sentences about figures of training: curves of a loss, and the time and memory that a method saves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,8 @@
 
 #include "lab/report/sentence_parts.h"
 #include "lab/report/sentences.h"
+#include "lab/report/wording.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
@@ -25,44 +27,42 @@ const Mark* last_of(const Series& curve) {
   return last;
 }
 
-std::string place_of(const Figure& figure, std::size_t x) {
-  return fmt::format("{} {}", figure.x.quantity.symbol, figure.x.labels[x]);
-}
-
 // "At step 200 the loss is 2.310 with standard and 2.311 with flash." Curves that end early say where.
-std::string ends_text(const Figure& figure, const Curves& curves) {
+std::string ends_text(const DrawnFigure& figure, const Curves& curves) {
   std::size_t end = 0;
   for (const Series* curve : curves) end = std::max(end, last_of(*curve)->x);
   std::vector<std::string> parts;
   for (const Series* curve : curves) {
     const Mark* last = last_of(*curve);
-    const std::string early = last->x == end ? "" : fmt::format(" (at {})", place_of(figure, last->x));
+    const std::string early =
+        last->x == end ? "" : fmt::format(" (at {})", where(figure.x, figure.x.labels[last->x]));
     parts.push_back(fmt::format("{} with {}{}", loss_text(*last->y), curve->primary, early));
   }
-  return fmt::format("At {} the loss is {}.", place_of(figure, end), listed(parts));
+  return fmt::format("At {} the loss is {}.", where(figure.x, figure.x.labels[end]), listed(parts));
 }
 
 // "flash stays within 0.0042 of standard (widest at step 60)."
-void compare_curves(const Figure& figure, const Curves& curves, Sentences& sentences) {
+void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& sentences) {
   const auto standard = std::find_if(curves.begin(), curves.end(),
                                      [](const Series* curve) { return curve->primary == "standard"; });
   const Series& base = standard == curves.end() ? *curves.front() : **standard;
   for (const Series* curve : curves) {
     double widest = -1;
-    std::size_t where = 0;
+    std::size_t place = 0;
     for (const Mark& mark : curve->marks) {
       const Mark* other = base.at(mark.x);
       if (curve == &base || !mark.y || other == nullptr || !other->y) continue;
-      if (const double apart = std::fabs(*mark.y - *other->y); apart > widest) widest = apart, where = mark.x;
+      if (const double apart = std::fabs(*mark.y - *other->y); apart > widest) widest = apart, place = mark.x;
     }
     if (widest < 0) continue;
     sentences.push_back(fmt::format("{} stays within {} of {} (widest at {}).", curve->primary,
-                                    significant(widest, 2), base.primary, place_of(figure, where)));
+                                    significant(widest, 2), base.primary,
+                                    where(figure.x, figure.x.labels[place])));
   }
 }
 
 // When each curve first gets as low as all of them do. "A loss of 2.35 is reached after 161 s with standard."
-std::string race_text(const Figure& figure, const Curves& curves) {
+std::string race_text(const DrawnFigure& figure, const Curves& curves) {
   double goal = 0;
   for (const Series* curve : curves) {
     double lowest = *last_of(*curve)->y;
@@ -78,8 +78,8 @@ std::string race_text(const Figure& figure, const Curves& curves) {
   return fmt::format("A loss of {} is reached after {}.", loss_text(goal), listed(parts));
 }
 
-std::vector<Reading> loss_readings(const Figure& figure) {
-  std::vector<Reading> all;
+std::vector<Paragraph> loss_paragraphs(const DrawnFigure& figure) {
+  std::vector<Paragraph> all;
   for (const Panel& panel : figure.panels) {
     std::map<std::string, Curves> groups;  // by machine, type and whatever else they share
     std::map<std::string, Sentences> missing;
@@ -90,16 +90,16 @@ std::vector<Reading> loss_readings(const Figure& figure) {
       if (lacking) missing[series.rest].push_back(fmt::format("{} runs out of memory.", series.primary));
     }
     for (const auto& [rest, curves] : groups) {
-      Reading reading{panel.title, {}};
-      if (!rest.empty()) reading.context += (reading.context.empty() ? "" : ", ") + rest;
+      Paragraph paragraph{panel.title, {}};
+      if (!rest.empty()) paragraph.context += (paragraph.context.empty() ? "" : ", ") + rest;
       if (figure.x.numeric && figure.x.quantity.field == "train_seconds") {
-        reading.sentences.push_back(race_text(figure, curves));
+        paragraph.sentences.push_back(race_text(figure, curves));
       } else {
-        reading.sentences.push_back(ends_text(figure, curves));
-        compare_curves(figure, curves, reading.sentences);
+        paragraph.sentences.push_back(ends_text(figure, curves));
+        compare_curves(figure, curves, paragraph.sentences);
       }
-      for (const std::string& one : missing[rest]) reading.sentences.push_back(one);
-      all.push_back(std::move(reading));
+      for (const std::string& one : missing[rest]) paragraph.sentences.push_back(one);
+      all.push_back(std::move(paragraph));
     }
   }
   return all;
@@ -111,34 +111,34 @@ struct Saving {
   std::string where;
 };
 
-// Nothing is saved where one digit shows nothing: "0.0 %", not "-0.0 %".
-std::string percent_text(double percent) {
-  return fmt::format("{:.1f} %", std::fabs(percent) < 0.05 ? 0 : percent);
+// "saves 30.0 % of the time", "takes 12.0 % longer"; "0.0 %", not "-0.0 %", where one digit shows nothing.
+std::string saving_words(const DrawnFigure& figure, double percent) {
+  const std::string& what = figure.y.symbol;
+  if (percent > -0.05) return fmt::format("saves {:.1f} % of the {}", std::max(percent, 0.0), what);
+  return what == "time" ? fmt::format("takes {:.1f} % longer", -percent)
+                        : fmt::format("needs {:.1f} % more {}", -percent, what);
 }
 
-// "On average over 12 points 52.1 % of the time is saved, between 20.3 % (N = 512) and 68.4 % (N = 4096)."
-std::string saving_text(const Figure& figure, const std::vector<Saving>& savings) {
+// "On average over 2 points, training takes 141.1 % longer against standard attention; at worst it ..., at best it ..."
+std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& savings) {
   double sum = 0;
   for (const Saving& saving : savings) sum += saving.percent;
   const double mean = sum / static_cast<double>(savings.size());
-  const std::string& what = figure.y.symbol;
-  const std::string points = counted(savings.size(), "point");
-  std::string text =
-      mean >= 0 ? fmt::format("On average over {} {} of the {} is saved", points, percent_text(mean), what)
-                : fmt::format("On average over {} {} more {} is needed", points, percent_text(-mean), what);
+  std::string text = fmt::format("On average over {}, training {} against standard attention",
+                                 counted(savings.size(), "point"), saving_words(figure, mean));
   if (savings.size() > 1) {
     const auto [least, most] =
         std::minmax_element(savings.begin(), savings.end(),
                             [](const Saving& a, const Saving& b) { return a.percent < b.percent; });
-    text += fmt::format(", between {} ({}) and {} ({})", percent_text(least->percent), least->where,
-                        percent_text(most->percent), most->where);
+    text += fmt::format("; at worst it {} ({}), at best it {} ({})", saving_words(figure, least->percent),
+                        least->where, saving_words(figure, most->percent), most->where);
   }
   return text + ".";
 }
 
 // One for all points of a figure; where the series differ in two things, such as machine and width, one for each value
 // of the first.
-std::vector<Reading> saving_readings(const Figure& figure) {
+std::vector<Paragraph> saving_paragraphs(const DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<Saving>>> groups;
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
@@ -149,14 +149,13 @@ std::vector<Reading> saving_readings(const Figure& figure) {
       for (const Mark& mark : series.marks) {
         if (!mark.y) continue;
         const std::string& name = series.rest.empty() ? series.primary : series.rest;
-        std::string where =
-            fmt::format("{} = {}, {}", figure.x.quantity.symbol, figure.x.labels[mark.x], name);
-        if (!panel.title.empty()) where += ", " + panel.title;
-        group->second.push_back({*mark.y, where});
+        std::string place = fmt::format("{}, {}", where(figure.x, figure.x.labels[mark.x]), name);
+        if (!panel.title.empty()) place += ", " + panel.title;
+        group->second.push_back({*mark.y, place});
       }
     }
   }
-  std::vector<Reading> all;
+  std::vector<Paragraph> all;
   for (const auto& [context, savings] : groups) {
     if (!savings.empty()) all.push_back({context, {saving_text(figure, savings)}});
   }
@@ -165,8 +164,8 @@ std::vector<Reading> saving_readings(const Figure& figure) {
 
 }  // namespace
 
-std::vector<Reading> training_readings(const Figure& figure) {
-  return figure.y.measure == Measure::loss ? loss_readings(figure) : saving_readings(figure);
+std::vector<Paragraph> training_paragraphs(const DrawnFigure& figure) {
+  return figure.y.measure == Measure::loss ? loss_paragraphs(figure) : saving_paragraphs(figure);
 }
 
 }  // namespace tessera::lab::report

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lab/commands/parse.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {

@@ -3,8 +3,9 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <stdexcept>
 #include <string>
+
+#include "lab/terminal/errors.h"
 
 namespace tessera::lab {
 
@@ -30,12 +31,6 @@ int interrupted();
 
 // Says "interrupted" on standard error and returns the exit code for the signal that came.
 int report_interrupt(const std::string& command);
-
-// A file or standard output could not be written.
-class OutputError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // Writes text to standard output at once, so that rows appear when they are finished. Throws OutputError.
 void print(const std::string& text);

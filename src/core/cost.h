@@ -40,7 +40,7 @@
 //     backward    O + dO + delta to prepare; K + V + dK + dV + bias once; and reread(Q + dO + L +
 //                 delta + dQ, query_loads * ((d_qk + d_v) e + 2 a + 2 d_qk a)): keys outside, dQ
 //                 accumulated.
-//   hopper, minimal and automatic count as flash2.
+//   flash3, minimal and automatic count as flash2.
 //   Keys that no query sees still count once, so that no algorithm is below the minimum.
 //
 // extra_bytes: what the algorithm needs besides Q, K, V, O and the gradients, workspace of threads

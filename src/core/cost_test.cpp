@@ -12,7 +12,7 @@ namespace tessera::core {
 namespace {
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::standard, Algorithm::flash1,  Algorithm::flash2,
-                                     Algorithm::hopper,   Algorithm::minimal, Algorithm::automatic};
+                                     Algorithm::flash3,   Algorithm::minimal, Algorithm::automatic};
 
 Problem square(std::int64_t length, std::int64_t heads = 1, std::int64_t dim = 64) {
   Problem p;

@@ -1,7 +1,6 @@
 // What is compiled for one instruction set: the entry points of every CPU kernel.
 #pragma once
 
-#include "core/problem.h"
 #include "cpu/machine/target.h"
 
 namespace tessera::cpu {
@@ -27,11 +26,7 @@ struct Engine {
   const Flash1BackwardOps* flash1_backward;
 };
 
-// The engine of a target that is available (machine/target.h).
+// The engine of an available target, as target_for_type gives it (machine/target.h).
 const Engine& engine(Target target) noexcept;
-
-// The engine for elements of a type, on the active target. Throws Error (invalid_argument) when
-// TESSERA_TARGET names no available target.
-const Engine& active_engine(DType dtype);
 
 }  // namespace tessera::cpu

@@ -81,7 +81,5 @@ const Engine& engine(Target target) noexcept {
   }
 }
 
-const Engine& active_engine(DType dtype) { return engine(target_for_type(active_target(), dtype)); }
-
 }  // namespace tessera::cpu
 #endif  // HWY_ONCE

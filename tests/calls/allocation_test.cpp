@@ -190,12 +190,12 @@ TEST(AllocationFailure, WhileRefusingMasksAndTensors) {
   survives("BlockMask::row", refused([&] { (void)BlockMask().row(0, 0); }), always);
   survives("alibi_slopes", refused([] { (void)alibi_slopes(-1); }), always);
   survives("plan", refused([] { (void)plan({}, Shapes{.batch = -1}); }), always);
-  const Attention hopper{.algorithm = Algorithm::hopper};
+  const Attention flash3{.algorithm = Algorithm::flash3};
   survives(
       "unsupported",
       [&] {
         try {
-          (void)plan(hopper, Shapes{});
+          (void)plan(flash3, Shapes{});
         } catch (const Error& error) {
           if (error.code() != ErrorCode::unsupported) throw;
           return true;

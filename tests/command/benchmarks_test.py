@@ -164,7 +164,7 @@ def test_peers_gpu_says_why_it_measures_nothing(tmp_path):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # no GPU, where there is one
     skipped = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert skipped.returncode == 77 and skipped.stdout.startswith("SKIP: PyTorch ")
-    skipped = subprocess.run([*command, "--algorithm", "hopper"], capture_output=True, text=True, env=environment)
+    skipped = subprocess.run([*command, "--algorithm", "flash3"], capture_output=True, text=True, env=environment)
     assert skipped.returncode == 77
     for option, value in (("--algorithm", "hoper"), ("--sections", "foward"), ("--head-dims", "96"), ("--seconds", "0"), ("--library", "no")):
         refused = subprocess.run([*command, option, value], capture_output=True, text=True)

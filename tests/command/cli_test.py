@@ -288,10 +288,16 @@ def test_explain_draws_small_block_masks():
 
 
 def test_unsupported_is_one_line_and_exit_1():
-    result = run("explain", "--seq", "64", "--algorithm", "hopper")
+    result = run("explain", "--seq", "64", "--algorithm", "flash3")
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert "cpu.flash2" in result.stderr and "hopper" in result.stderr
+    assert "cpu.flash2" in result.stderr and "flash3" in result.stderr
+
+
+def test_the_old_name_of_flash3_is_refused_with_the_new_one():
+    result = run("explain", "--seq", "64", "--algorithm", "hopper")
+    assert result.returncode == 2
+    assert "--algorithm 'hopper': hopper is now called flash3" in result.stderr
 
 
 # --- bench --------------------------------------------------------------------------------------------
@@ -411,14 +417,14 @@ def test_bench_memory_budget_makes_rows():
 
 
 def test_bench_goes_on_after_rows_that_cannot_be():
-    rows = json_rows(*TINY, *"--seq 32 --heads 3,4 --kv-heads 2 --algorithm hopper,flash2".split())
+    rows = json_rows(*TINY, *"--seq 32 --heads 3,4 --kv-heads 2 --algorithm flash3,flash2".split())
     assert [row["status"] for row in rows] == ["invalid", "invalid", "unsupported", "ok"]
     assert "--kv-heads" in rows[0]["reason"]
-    assert "hopper" in rows[2]["reason"] and "\n" not in rows[2]["reason"]
+    assert "flash3" in rows[2]["reason"] and "\n" not in rows[2]["reason"]
 
 
 def test_bench_without_any_result_fails():
-    result = run("bench", *SMALL, "--algorithm", "hopper")
+    result = run("bench", *SMALL, "--algorithm", "flash3")
     assert result.returncode == 1
     assert "unsupported" in result.stdout
     assert result.stderr == "tessera bench: no row could be measured\n"

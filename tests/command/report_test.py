@@ -132,11 +132,11 @@ def test_origins_are_words_and_explained_once(page):
         assert any(study in origin for study in explained), origin
 
 
-def test_every_figure_has_a_reading_and_its_rows(page):
+def test_every_figure_has_sentences_and_its_rows(page):
     experiments = json.loads((DATA / "experiments.json").read_text())["experiments"]
     figures = sum(len(experiment["figures"]) for experiment in experiments)
     text = page.read_text()
-    assert text.count("<figure") == text.count('class="reading"') == figures
+    assert text.count("<figure") == text.count('class="sentences"') == figures
     assert text.count("<details>") == figures - 1  # the one that is a table itself
 
 
@@ -170,7 +170,7 @@ def test_rows_alone_are_drawn_as_this_version_does(tmp_path):
     everything = [row for row in rows() if row["experiment"] == "sequence"]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everything))
     result = report(tmp_path, "--out", tmp_path / "report.html")
-    assert result.returncode == 0 and "1 experiments" in result.stdout, result.stderr
+    assert result.returncode == 0 and "1 experiment, " in result.stdout, result.stderr
 
 
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
@@ -319,8 +319,8 @@ def test_experiments_of_python_are_drawn(pages, width):
     assert [(chart["figure"], chart["series"]) for chart in seen["charts"]] == expected_series(folder / "report.html")
     assert sum(chart["absent"] for chart in seen["charts"] if chart["figure"] == "training-1") == 2
     text = unescape(re.sub(r"<[^>]*>", "", (folder / "report.html").read_text()))
-    assert "On average over 12 points 50.0 % of the time is saved" in text
-    assert "flash is at 2.0× the N of standard at embedding = 256" in text
+    assert "On average over 12 points, training saves 50.0 % of the time" in text
+    assert "flash fits sequences 2.0 times as long as standard at width 256" in text
 
 
 @needs_browser

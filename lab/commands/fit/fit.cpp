@@ -1,4 +1,4 @@
-// `tessera fit`: how long a sequence fits into a memory, with which attention.
+// `tessera fit`: the longest sequence that fits into a memory, with each attention.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,13 +18,14 @@
 #include "lab/commands/parse.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 #include "tessera/error.h"
 
 namespace tessera::lab {
 namespace {
 
-// What remedies aim at when nothing fits.
+// The length that remedies aim at when nothing fits.
 constexpr std::int64_t kWanted = 2048;
 
 struct FitOptions {
@@ -47,7 +48,8 @@ void check_together(const FitOptions& options) {
   };
   if (!options.train && !options.optimizer.empty()) refuse("--optimizer", "needs --train");
   if (!options.train && options.checkpoint) refuse("--checkpoint", "needs --train");
-  if (options.train && options.kv_cache) refuse("--kv-cache", "is for generating, not for --train");
+  if (options.train && options.kv_cache)
+    refuse("--kv-cache and --train", "cannot be combined; a KV cache is for generation");
 }
 
 Transformer model_of(const FitOptions& options) {
@@ -90,14 +92,14 @@ std::string model_text(const Transformer& model, double bytes) {
 }
 
 // A kind of memory: its column, its place in the bars and its field of the JSON.
-struct Part {
+struct MemoryItem {
   const char* header;
   const char* field;
   const char* cell;  // of a bar
   double FitMemory::*bytes;
 };
 
-constexpr std::array<Part, 6> kParts = {{
+constexpr std::array<MemoryItem, 6> kMemoryItems = {{
     {"parameters", "parameters_bytes", "█", &FitMemory::parameters},
     {"gradients", "gradients_bytes", "▓", &FitMemory::gradients},
     {"optimizer", "optimizer_bytes", "▒", &FitMemory::optimizer},
@@ -106,15 +108,15 @@ constexpr std::array<Part, 6> kParts = {{
     {"at work", "working_bytes", "+", &FitMemory::working},
 }};
 
-// Those that take anything at all.
-std::vector<Part> parts_of(const std::vector<Fit>& fits) {
-  std::vector<Part> parts;
-  for (const Part& part : kParts) {
+// The kinds of memory that some fit uses.
+std::vector<MemoryItem> items_of(const std::vector<Fit>& fits) {
+  std::vector<MemoryItem> items;
+  for (const MemoryItem& item : kMemoryItems) {
     const bool used =
-        std::any_of(fits.begin(), fits.end(), [&](const Fit& fit) { return fit.memory.*part.bytes > 0; });
-    if (used) parts.push_back(part);
+        std::any_of(fits.begin(), fits.end(), [&](const Fit& fit) { return fit.memory.*item.bytes > 0; });
+    if (used) items.push_back(item);
   }
-  return parts;
+  return items;
 }
 
 std::string length_text(std::int64_t length) {
@@ -123,15 +125,15 @@ std::string length_text(std::int64_t length) {
 }
 
 std::string table_text(const std::vector<Fit>& fits) {
-  const std::vector<Part> parts = parts_of(fits);
+  const std::vector<MemoryItem> items = items_of(fits);
   std::vector<Column> columns = {{.header = "with", .justify = Justify::left}, {.header = "longest N"}};
-  for (const Part& part : parts) columns.push_back({.header = part.header});
-  columns.push_back({.header = "in all"});
+  for (const MemoryItem& item : items) columns.push_back({.header = item.header});
+  columns.push_back({.header = "total"});
   columns.push_back({.header = "at work on", .justify = Justify::left});
   std::vector<std::vector<std::string>> rows;
   for (const Fit& fit : fits) {
     std::vector<std::string> row = {fit.choice.name, length_text(fit.length)};
-    for (const Part& part : parts) row.push_back(bytes_text(fit.memory.*part.bytes));
+    for (const MemoryItem& item : items) row.push_back(bytes_text(fit.memory.*item.bytes));
     row.push_back(bytes_text(fit.memory.total()));
     row.emplace_back(fit.memory.at_work);
     rows.push_back(std::move(row));
@@ -168,7 +170,8 @@ std::string chart_text(const std::vector<Fit>& fits, double bytes) {
     text += "\n";
   }
   std::vector<std::string> legend;
-  for (const Part& part : parts_of(fits)) legend.push_back(fmt::format("{} {}", part.cell, part.header));
+  for (const MemoryItem& item : items_of(fits))
+    legend.push_back(fmt::format("{} {}", item.cell, item.header));
   text +=
       fmt::format("memory{}: {}\n", longest > 0 ? " at that length" : fmt::format(" for N = {}", kFitStep),
                   fmt::join(legend, "  "));
@@ -176,10 +179,11 @@ std::string chart_text(const std::vector<Fit>& fits, double bytes) {
   for (const Fit& fit : fits) {
     std::string bar;
     double before = 0;
-    for (const Part& part : parts_of(fits)) {  // rounded where they end, so that rounding does not add up
-      const double after = before + fit.memory.*part.bytes / most;
+    for (const MemoryItem& item :
+         items_of(fits)) {  // rounded where they end, so that rounding does not add up
+      const double after = before + fit.memory.*item.bytes / most;
       const double cells = std::max(0.0, after * kWidest + 0.5) - static_cast<double>(display_width(bar));
-      for (int i = 0; i < static_cast<int>(cells); ++i) bar += part.cell;
+      for (int i = 0; i < static_cast<int>(cells); ++i) bar += item.cell;
       before = after;
     }
     const std::size_t used = display_width(bar);
@@ -193,7 +197,7 @@ std::string chart_text(const std::vector<Fit>& fits, double bytes) {
   return text;
 }
 
-// What stands in the way, and what would help. For models that fit with nothing.
+// For models that fit with no attention: what takes the memory, and which changes make it fit.
 std::string advice_text(const Transformer& model, const std::vector<Fit>& fits, double bytes, Device device) {
   // With the attention that grows least.
   auto wanted = [&](const Fit& fit) { return memory_of(model, fit.choice, kWanted, device).total(); };
@@ -202,15 +206,15 @@ std::string advice_text(const Transformer& model, const std::vector<Fit>& fits, 
   const FitMemory& m = least->memory;
   const double fixed = m.parameters + m.gradients + m.optimizer;
   std::vector<std::string> taken;
-  for (const Part& part : kParts) {
-    if (m.*part.bytes > 0) taken.push_back(fmt::format("{} {}", part.header, bytes_text(m.*part.bytes)));
+  for (const MemoryItem& item : kMemoryItems) {
+    if (m.*item.bytes > 0) taken.push_back(fmt::format("{} {}", item.header, bytes_text(m.*item.bytes)));
   }
   std::string text =
-      fixed > bytes ? fmt::format("Nothing fits, for parameters{} take {}, whatever the length",
-                                  model.train ? ", gradients and optimizer" : "", bytes_text(fixed))
-                    : fmt::format("Nothing fits, for {} tokens take {}", kFitStep, bytes_text(m.total()));
-  text = "\n" + wrap(fmt::format("{}: {}.", text, fmt::join(taken, ", ")), kWidestLine, 0) + "\n";
-  text += fmt::format("What would fit, with {}:\n", least->choice.name);
+      fixed > bytes ? fmt::format("Nothing fits: parameters{} alone take {} at any length",
+                                  model.train ? ", gradients and optimizer state" : "", bytes_text(fixed))
+                    : fmt::format("Nothing fits: {} tokens take {}", kFitStep, bytes_text(m.total()));
+  text = "\n" + wrap(fmt::format("{} ({}).", text, fmt::join(taken, ", ")), kWidestLine, 0) + "\n";
+  text += fmt::format("Changes that make it fit, with {}:\n", least->choice.name);
   const std::vector<Remedy> found = remedies(model, least->choice, bytes, device, kWanted);
   std::size_t widest = 0;
   for (const Remedy& remedy : found) widest = std::max(widest, remedy.options.size());
@@ -223,21 +227,21 @@ std::string advice_text(const Transformer& model, const std::vector<Fit>& fits, 
 
 nlohmann::ordered_json fit_json(const Fit& fit) {
   nlohmann::ordered_json json = {{"attention", fit.choice.name}, {"longest", fit.length}};
-  for (const Part& part : kParts) json[part.field] = fit.memory.*part.bytes;
+  for (const MemoryItem& item : kMemoryItems) json[item.field] = fit.memory.*item.bytes;
   json["working_on"] = fit.memory.at_work;
   json["total_bytes"] = fit.memory.total();
   return json;
 }
 
 int run_fit(const FitOptions& options) {
-  if (options.memory.empty()) throw UsageError("--memory: a size is needed, e.g. 16GiB");
+  if (options.memory.empty()) throw UsageError("--memory: needs a size, e.g. 16GiB");
   const auto bytes = static_cast<double>(parse_bytes("--memory", options.memory));
   check_together(options);
   const Transformer model = model_of(options);
   const Device device = parse_device("--device", options.device);
   std::optional<cuda::AssumedGpu> gpu;
   if (!options.assume_gpu.empty()) {
-    if (device.type != DeviceType::cuda) throw UsageError("--assume-gpu: needs --device cuda");
+    if (device.type != DeviceType::cuda) throw UsageError("--assume-gpu requires --device cuda");
     gpu.emplace(parse_capability("--assume-gpu", options.assume_gpu));
   }
   std::vector<Fit> fits;
@@ -266,40 +270,41 @@ int run_fit(const FitOptions& options) {
 }  // namespace
 
 void add_fit(CLI::App& application, Action& action) {
-  CLI::App* command =
-      application.add_subcommand("fit", "How long a sequence fits into a memory, with which attention");
+  CLI::App* command = application.add_subcommand(
+      "fit", "Find the longest sequence that fits into a given memory, with each attention");
   command->allow_extras();
   auto options = std::make_shared<FitOptions>();
   auto option = [&](const char* flag, std::string& value, const char* what, const char* form) {
     return command->add_option(flag, value, what)->option_text(form);
   };
-  option("--memory", options->memory, "What there is, e.g. 16GiB", "SIZE");
-  option("--width", options->width, "Of the model [1024]", "N");
+  option("--memory", options->memory, "Memory to fit into, e.g. 16GiB", "SIZE");
+  option("--width", options->width, "Width of the model [1024]", "N");
   option("--depth", options->depth, "Layers [12]", "N");
-  option("--heads", options->heads, "A divisor of --width [16]", "N");
+  option("--heads", options->heads, "Heads, a divisor of --width [16]", "N");
   option("--batch", options->batch, "Sequences at a time [1]", "N");
-  option("--vocab", options->vocab, "Words, for the embedding and the logits [0: the layers alone]", "N");
+  option("--vocab", options->vocab, "Vocabulary, for the embedding and the logits [0: layers only]", "N");
   option("--dtype", options->dtype, "fp64, fp32, fp16 or bf16 [bf16]", "TYPE");
-  option("--causal", options->causal, "No query sees a key after it [yes]", "[yes|no]");
+  option("--causal", options->causal, "Each query attends to keys up to its own position [yes]", "[yes|no]");
   option("--device", options->device, "cpu, cuda or cuda:N [cpu]", "DEVICE");
   option("--assume-gpu", options->assume_gpu,
-         "Plan for a GPU of this compute capability, which need not be there [the GPU of --device]", "X.Y");
-  command->add_flag("--train", options->train, "With gradients, optimizer and what backward needs");
+         "Plan for a GPU of this compute capability, with or without such a GPU [the GPU of --device]",
+         "X.Y");
+  command->add_flag("--train", options->train,
+                    "Count gradients, optimizer state and activations for backward");
   option("--optimizer", options->optimizer, "adam, sgd (with momentum) or none, for --train [adam]", "NAME");
   command->add_flag("--checkpoint", options->checkpoint,
-                    "For --train: keep the input of each layer alone, compute the rest again");
+                    "For --train: keep only the input of each layer and recompute the rest");
   command->add_flag("--kv-cache", options->kv_cache, "Without --train: keep keys and values of every layer");
   command->add_flag("--json", options->json, "Print the numbers as JSON instead")->group("Output");
   command->footer(
-      "Parameters: 12 width^2 per layer. Activations in training: 16 N width per layer. At work is the "
+      "Parameters: 12 width^2 per layer. Activations in training: 16 N width per layer. \"At work\" is the "
       "largest\n"
-      "of what lives for a while only: linear maps 9 N width, attention 5 N width and the workspace that "
-      "the\n"
-      "library's own plan states, logits. Adam keeps 8 bytes per parameter, SGD 4, and both 4 more for an "
-      "fp32\n"
-      "copy of a 16-bit model. \"standard, P kept\" saves every layer's N x N probabilities for backward, "
-      "as\n"
-      "frameworks do; \"standard\" computes them again. The framework's own memory comes on top.\n\n"
+      "temporary memory: 9 N width for linear maps, 5 N width and the workspace of the library's plan for\n"
+      "attention, or the logits. Adam keeps 8 bytes per parameter and SGD 4; both keep 4 more for an fp32 "
+      "copy of\n"
+      "a 16-bit model. \"standard, P kept\" saves every layer's N x N probabilities for backward, as "
+      "frameworks do;\n"
+      "\"standard\" recomputes them. The framework's own memory is not counted.\n\n"
       "Examples:\n"
       "  tessera fit --memory 16GiB --width 2048 --depth 24 --heads 16 --train --optimizer sgd\n"
       "  tessera fit --memory 24GiB --width 4096 --depth 32 --heads 32 --kv-cache --vocab 32000\n"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lab/measure/contests.h"
+#include "lab/problem/method.h"
 
 namespace tessera::lab {
 namespace {
@@ -63,10 +63,9 @@ const char* name(Optimizer optimizer) {
 
 std::vector<FitChoice> fit_choices(bool train, DeviceType device) {
   std::vector<FitChoice> choices;
-  Sweep sweep;
-  sweep.device.type = device;
-  sweep.directions = {Direction::forward};
-  std::vector<Algorithm> algorithms = algorithms_here(sweep);
+  Problem forward;
+  forward.device.type = device;
+  std::vector<Algorithm> algorithms = algorithms_here({forward});
   std::erase(algorithms, Algorithm::minimal);
   for (const Algorithm algorithm : algorithms) {
     if (train && algorithm == Algorithm::standard)

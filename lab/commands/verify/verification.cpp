@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "lab/commands/parse.h"
+#include "lab/terminal/text.h"
 #include "tessera/error.h"
 #include "tessera/plan.h"
 

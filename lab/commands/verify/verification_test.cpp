@@ -8,6 +8,7 @@
 
 #include "lab/commands/parse.h"
 #include "lab/terminal/table.h"
+#include "lab/terminal/text.h"
 
 namespace tessera::lab {
 namespace {

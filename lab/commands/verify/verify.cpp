@@ -1,4 +1,4 @@
-// `tessera verify`: is every kernel right, on this machine, now?
+// `tessera verify`: checks every kernel on this machine against the oracle.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +16,7 @@
 #include "lab/measure/machine/machine_text.h"
 #include "lab/terminal/progress.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab {
@@ -91,7 +92,7 @@ std::string summary(const Verification& verification, double seconds) {
 
 int run_verify(const VerifyOptions& options) {
   if (options.json && options.markdown) {
-    throw UsageError("--markdown: standard output already carries --json; give one of them");
+    throw UsageError("--json and --markdown cannot be combined; give one of them");
   }
   const Selection chosen = selection(options);
   const auto begin = std::chrono::steady_clock::now();
@@ -104,7 +105,7 @@ int run_verify(const VerifyOptions& options) {
     });
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  // Checks that could not be made are no success.
+  // A run without any check is no success.
   const bool ok = verification.count(Outcome::failed) == 0 && verification.count(Outcome::passed) > 0;
   if (options.json) {
     print(verification_json(verification).dump(2) + "\n");
@@ -117,10 +118,9 @@ int run_verify(const VerifyOptions& options) {
     if (!failures.empty()) text += failures + "\n";
     text += unsupported_list(verification);
     text +=
-        "\u2713 and the largest share of the allowed error that was used. Allowed, against fp64: 1.5 times "
-        "the\n"
-        "error of a standard implementation in the same type, 2 times for gradients, and what rounding "
-        "costs.\n";
+        "\u2713 passed; the number is the largest error as a share of the tolerance. The tolerance is 1.5 "
+        "times the\n"
+        "error of a standard implementation in the same type (2 times for gradients), plus rounding.\n";
     text += colored(summary(verification, seconds), ok ? Color::green : Color::red, color);
     print(text);
   }
@@ -141,7 +141,7 @@ void add_verify(CLI::App& application, Action& action) {
         ->expected(1)
         ->take_all()
         ->option_text(text)
-        ->group("What is checked");
+        ->group("Selection");
   };
   add_list("--dtype", options->dtype, "TYPE,...", "fp64, fp32, fp16, bf16 [all]");
   add_list("--kernel", options->kernel, "NAME,...", "Kernels, as tessera info names them [all]");
@@ -149,23 +149,23 @@ void add_verify(CLI::App& application, Action& action) {
       ->add_option("--device", options->device,
                    "Only the kernels of cpu, cuda or cuda:N [all, GPUs on cuda:0]")
       ->option_text("DEVICE")
-      ->group("What is checked");
+      ->group("Selection");
   add_list("--feature", options->feature, "NAME,...", "Features, as the table names them [all]");
   add_list("--case", options->name, "NAME", "One case of a feature; may be repeated [all]");
   command->add_option("--threads", options->threads, "CPU threads; 0: all [0]")
       ->option_text("N")
-      ->group("What is checked");
+      ->group("Selection");
   command
       ->add_option("--tolerance", options->tolerance,
-                   "Multiply what is allowed; 0.01 shows what failures look like [1]")
+                   "Multiply the tolerance; 0.01 shows what failures look like [1]")
       ->option_text("FACTOR")
-      ->group("What is checked");
+      ->group("Selection");
   command->add_flag("--json", options->json, "Print one JSON object with every case instead")
       ->group("Output");
   command->add_flag("--markdown", options->markdown, "Print the support table as Markdown instead")
       ->group("Output");
   command->footer(
-      "Exit code 0: everything passed; 1: something failed (listed with the command that runs it again), or\n"
+      "Exit code 0: everything passed. 1: something failed, and the list has a command that repeats it; or\n"
       "nothing could be checked.\n\n"
       "Examples:\n"
       "  tessera verify\n"

@@ -70,7 +70,7 @@ Arithmetic dot() {
   result.flops_per_step = 2.0 * 32 * x86::kSums;
   if (has(cpu::Target::avx512) && __builtin_cpu_supports("avx512bf16")) result.run = x86::dot_avx512_bf16;
 #endif
-  result.missing = "this CPU has no AVX512-BF16";
+  result.missing = "the CPU has no AVX512-BF16";
   return result;
 }
 
@@ -80,7 +80,7 @@ Arithmetic amx() {
   result.flops_per_step = 2.0 * 16 * 16 * 32 * x86::kTiles;
   if (x86::request_amx_bf16()) result.run = x86::dot_amx_bf16;
 #endif
-  result.missing = "this CPU has no AMX, or its system does not permit it";
+  result.missing = "the CPU has no AMX or the operating system does not enable it";
   return result;
 }
 

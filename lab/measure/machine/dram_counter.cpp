@@ -8,7 +8,8 @@
 #include <string_view>
 
 #include "cuda/common/host/gpus.h"
-#include "lab/commands/parse.h"
+#include "lab/terminal/errors.h"
+#include "lab/terminal/text.h"
 
 #if TESSERA_HAVE_CUDA && __has_include(<cupti_range_profiler.h>)
 #define TESSERA_LAB_CUPTI 1

@@ -9,7 +9,9 @@
 #include "cuda/common/host/gpus.h"
 #include "lab/measure/machine/gpu_timer.h"
 #include "lab/measure/rows.h"
-#include "lab/measure/trials.h"
+#include "lab/measure/run.h"
+#include "lab/problem/operation.h"
+#include "lab/problem/tensors.h"
 #include "tessera/attention.h"
 
 namespace tessera::lab {
@@ -27,14 +29,14 @@ TEST(DramCounter, WithoutAGpuItSaysWhyAndCallsNothing) {
 // Where counters are permitted: at least every tensor once, for tensors that no cache holds; where not, why.
 TEST(DramCounter, OnAGpuItCountsOrSaysWhy) {
   if (const std::string reason = cuda::unusable(0); !reason.empty()) GTEST_SKIP() << reason;
-  Point point;
-  point.batch = 8, point.seq = 4096, point.heads = 16, point.dim = 64, point.dtype = DType::fp16;
-  const Workload workload(point);
-  Tensors tensors(workload.shapes(), Direction::forward, Device::cuda(0));
+  Problem problem;
+  problem.batch = 8, problem.seq = 4096, problem.heads = 16, problem.dim = 64, problem.dtype = DType::fp16;
+  const Operation operation(problem);
+  Tensors tensors(operation.shapes(), Direction::forward, Device::cuda(0));
   tensors.allocate(1);
   const GpuTimer timer(0);
   const Execution execution{.stream = timer.stream()};
-  auto call = [&] { forward(workload.attention(Algorithm::automatic), tensors.forward(), execution); };
+  auto call = [&] { forward(operation.attention(Algorithm::automatic), tensors.forward(), execution); };
   call();
   const DramCount count = count_dram_bytes(0, call);
   if (!count.bytes) {
@@ -66,10 +68,9 @@ TEST(DramCounter, CanBeTurnedOff) {
 TEST(DramCounter, RowsTellHowOrWhyNot) {
   Row row;
   EXPECT_EQ(to_json(row)["measured_traffic_bytes"], nullptr);
-  EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: no counters of the CPU are read");
-  row.device = Device::cuda(0);
-  EXPECT_EQ(to_json(row)["measured_traffic_note"],
-            "not measured: only experiments of the lab that show it count it");
+  EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: the lab reads no counters of CPUs");
+  row.problem.device = Device::cuda(0);
+  EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: only experiments that show it count it");
   row.traffic_note = "not measured: no driver";
   EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: no driver");
   row.measured_traffic = 1e9;
@@ -78,9 +79,9 @@ TEST(DramCounter, RowsTellHowOrWhyNot) {
 
 TEST(DramCounter, ExperimentsThatShowItCountIt) {
   std::vector<std::string> counting;
-  for (const Trial& trial : trials_of(find_experiments({}), Scale::quick, Device::cpu(), {})) {
-    if (trial.count_traffic && (counting.empty() || counting.back() != trial.experiment))
-      counting.push_back(trial.experiment);
+  for (const Measurement& one : measurements_of(find_experiments({}), Scale::quick, Device::cpu(), {})) {
+    if (one.count_traffic && (counting.empty() || counting.back() != one.experiment))
+      counting.push_back(one.experiment);
   }
   EXPECT_EQ(counting, (std::vector<std::string>{"traffic", "block_size"}));
 }

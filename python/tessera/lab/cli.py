@@ -1,4 +1,4 @@
-"""`python -m tessera.lab`: arguments, and what all experiments share."""
+"""`python -m tessera.lab`: its arguments, and the code that all experiments share."""
 
 import argparse
 import difflib
@@ -11,22 +11,22 @@ from datetime import datetime, timezone
 
 from tessera.lab import machine
 from tessera.lab.errors import Interrupted, UsageError
-from tessera.lab.progress import Progress, clock_text
+from tessera.lab.progress import Progress, clock_text, counted
 from tessera.lab.rows import EXPERIMENTS, Results
 from tessera.lab.worker import Interrupt
 
 PROGRAM = "python -m tessera.lab"
 INTERRUPTED = 130
 QUESTIONS = {
-    "training": "How much time and memory does flash attention save in training, and what fits with it?",
-    "gpt": "Does a language model learn the same with each attention, and how fast?",
-    "peers": "How fast is Tessera beside each backend of PyTorch's scaled_dot_product_attention?",
+    "training": "How much time and memory does flash attention save in training, and which models fit with it?",
+    "gpt": "Does a language model learn equally well with each attention, and how fast?",
+    "peers": "How fast is Tessera, compared with each backend of PyTorch's scaled_dot_product_attention?",
 }
 DTYPES = ("fp32", "bf16", "fp16")
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors as UsageError, in the words of the other commands; options in full, never abbreviated."""
+    """Raises UsageError instead of exiting, and accepts no abbreviated options."""
 
     def __init__(self, **arguments):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(option, text):
-    """A count: "512", "4k". UsageError for what is none."""
+    """Parse a count such as "512" or "4k"; raise UsageError otherwise."""
     match = re.fullmatch(r"(\d+)(k?)", text.strip())
     value = int(match[1]) * (1024 if match and match[2] else 1) if match else 0
     if value < 1:
@@ -45,7 +45,7 @@ def number(option, text):
 
 
 def numbers(option, text):
-    """Counts: "512,1k" or "512..4k", which doubles."""
+    """Parse a list of counts: "512,1k", or "512..4k" for doubling."""
     values = []
     for part in text.split(","):
         first, dots, last = part.partition("..")
@@ -59,7 +59,7 @@ def numbers(option, text):
 
 
 def names(option, text, allowed):
-    """Names with commas between, each one of `allowed`, none twice."""
+    """Parse a comma-separated list of names out of `allowed`, without repetitions."""
     found = []
     for name in text.split(","):
         if name not in allowed:
@@ -93,21 +93,21 @@ def real(option, text, least=0.0, most=float("inf")):
 
 
 def add_common(parser, sizes):
-    parser.add_argument("--quick", action="store_true", help="small sizes: a minute or two on two cores")
+    parser.add_argument("--quick", action="store_true", help="small sizes: about two minutes on two cores")
     if sizes:
         parser.add_argument("--full", action="store_true", help="the sizes of the studies, for a GPU [on a GPU]")
     parser.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:N [a GPU if there is one]")
-    parser.add_argument("--dtype", metavar="TYPE", help="fp32, bf16 or fp16; mixed precision [fp32 on a CPU, else bf16]")
-    parser.add_argument("--seed", metavar="N", default="0", help="of parameters, data, dropout and the order of calls [0]")
+    parser.add_argument("--dtype", metavar="TYPE", help="fp32, or bf16 or fp16 for mixed precision [fp32 on a CPU, else bf16]")
+    parser.add_argument("--seed", metavar="N", default="0", help="seed of parameters, data, dropout and the order of calls [0]")
     parser.add_argument("--out", metavar="DIR", help="directory for the results [lab-results/DATE]")
-    parser.add_argument("--resume", action="store_true", help="continue the run in --out: nothing is lost or repeated")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out; finished measurements are kept")
 
 
 def add_training(commands):
     parser = commands.add_parser(
         "training", help=QUESTIONS["training"],
-        description="Trains transformers of many sizes, each in a process of its own under a memory budget.",
-        epilog="LIST is counts such as 512,1k or 512..4k, which doubles. What does not fit is a row too.",
+        description="Trains transformers of many sizes, each in its own process under a memory budget.",
+        epilog="LIST is counts such as 512,1k, or 512..4k for doubling. Models that do not fit become out-of-memory rows.",
     )  # fmt: skip
     add_common(parser, sizes=True)
     parser.add_argument("--seq", metavar="LIST", help="sequence lengths [by size]")
@@ -116,15 +116,15 @@ def add_training(commands):
     parser.add_argument("--batch", metavar="N", default="1", help="sequences in a step [1]")
     parser.add_argument("--attention", metavar="LIST", default="standard,flash", help="also sdpa, PyTorch's own [standard,flash]")
     parser.add_argument("--optimizer", metavar="NAME", default="none", help="none (as in the study) or adamw [none]")
-    parser.add_argument("--causal", action="store_true", help="hide later positions [no]")
-    parser.add_argument("--memory-budget", metavar="SIZE", help="for a model and its training; 22GiB is an L4 [by size]")
+    parser.add_argument("--causal", action="store_true", help="each position attends to itself and earlier ones [no]")
+    parser.add_argument("--memory-budget", metavar="SIZE", help="memory for a model and its training; 22GiB imitates an L4 [by size]")
 
 
 def add_gpt(commands):
     parser = commands.add_parser(
         "gpt", help=QUESTIONS["gpt"],
-        description="Trains a GPT on text with each attention: the same start, the same text in the same order.",
-        epilog="Ctrl-C writes a checkpoint; --resume goes on from it bit for bit.",
+        description="Trains a GPT on text with each attention, from the same parameters and on the same text in the same order.",
+        epilog="Ctrl-C writes a checkpoint; --resume continues it bit for bit.",
     )  # fmt: skip
     add_common(parser, sizes=False)
     parser.add_argument("--preset", metavar="NAME", help="gpt2-small, small or tiny [small on a CPU; with --quick tiny]")
@@ -142,8 +142,8 @@ def add_gpt(commands):
     parser.add_argument("--compile", dest="compiled", action=argparse.BooleanOptionalAction,
                         help="torch.compile the model [of the preset, on a GPU]")  # fmt: skip
     parser.add_argument("--deterministic", action=argparse.BooleanOptionalAction, default=True,
-                        help="the same bits in every run, also on a GPU, where it costs time [yes]")  # fmt: skip
-    parser.add_argument("--generate", metavar="PROMPT", help="text after PROMPT from the checkpoint in --out; no training")
+                        help="use deterministic algorithms, which are slower on a GPU [yes]")  # fmt: skip
+    parser.add_argument("--generate", metavar="PROMPT", help="continue PROMPT with the checkpoint in --out, without training")
     parser.add_argument("--tokens", metavar="N", default="100", help="tokens to generate [100]")
     parser.add_argument("--temperature", metavar="X", default="0.8", help="0 takes the likeliest token [0.8]")
     parser.add_argument("--top-k", metavar="N", default="50", help="tokens to choose from [50]")
@@ -152,24 +152,24 @@ def add_gpt(commands):
 def add_peers(commands):
     parser = commands.add_parser(
         "peers", help=QUESTIONS["peers"],
-        description="Calls Tessera and PyTorch's backends in turn on the same tensors; medians count.",
+        description="Calls Tessera and PyTorch's backends interleaved on the same tensors and compares the medians.",
     )  # fmt: skip
     add_common(parser, sizes=True)
     parser.add_argument("--seq", metavar="LIST", help="sequence lengths [by size]")
-    parser.add_argument("--heads", metavar="N", help="[by size]")
+    parser.add_argument("--heads", metavar="N", help="heads [by size]")
     parser.add_argument("--dim", metavar="LIST", help="head dimensions [by size]")
-    parser.add_argument("--batch", metavar="N", help="[by size]")
-    parser.add_argument("--direction", metavar="LIST", default="forward,backward", help="[forward,backward]")
-    parser.add_argument("--mask", metavar="LIST", default="full,causal", help="[full,causal]")
+    parser.add_argument("--batch", metavar="N", help="batch entries [by size]")
+    parser.add_argument("--direction", metavar="LIST", default="forward,backward", help="forward, backward or both [forward,backward]")
+    parser.add_argument("--mask", metavar="LIST", default="full,causal", help="full, causal or both [full,causal]")
 
 
 def make_parser():
     parser = Parser(
         prog=PROGRAM,
         description="The training studies of Tessera's lab, with PyTorch.",
-        epilog="--help after an experiment tells its options. tessera report draws the rows of several directories.",
+        epilog="NAME --help lists the options of an experiment. tessera report draws the rows of several directories.",
     )
-    parser.add_argument("--list", action="store_true", help="what the experiments ask, and exit")
+    parser.add_argument("--list", action="store_true", help="list the questions of the experiments and exit")
     commands = parser.add_subparsers(dest="experiment", metavar="experiment")
     for add in (add_training, add_gpt, add_peers):
         add(commands)
@@ -177,12 +177,12 @@ def make_parser():
 
 
 def read_common(options):
-    """Device, scale and type, which decide over the sizes."""
+    """Reads device, scale and type, on which the default sizes depend."""
     options.device = machine.parse_device(options.device)
     on_cpu = options.device == "cpu"
     full = getattr(options, "full", False)
     if options.quick and full:
-        raise UsageError("--quick: excludes --full; give one of them")
+        raise UsageError("--quick and --full cannot be combined; give one of them")
     options.scale = "quick" if options.quick else "full" if full or not on_cpu else "default"
     options.dtype = names("--dtype", options.dtype, DTYPES)[0] if options.dtype else "fp32" if on_cpu else "bf16"
     options.seed = whole("--seed", options.seed)
@@ -240,7 +240,7 @@ def read_peers(options):
 
 
 def directory_of(options):
-    """A new directory for each run, unless one is named: nothing is ever written over."""
+    """--out, or a new directory, so that no run overwrites another."""
     if options.out is not None:
         return options.out
     if options.resume:
@@ -249,7 +249,7 @@ def directory_of(options):
 
 
 def stamp_of(options):
-    """What all rows of a run share."""
+    """The fields that all rows of a run share."""
     import torch
 
     return {
@@ -260,10 +260,10 @@ def stamp_of(options):
 
 
 def write_report(directory, say):
-    """The page of the rows that are there, by `tessera report`; a sentence where that command is missing."""
+    """Draws the page with `tessera report`; says so where that command is missing."""
     command = machine.tessera_command()
     if command is None:
-        say(f"no `tessera` command here: `tessera report {directory}` draws the page where there is one")
+        say(f"the `tessera` command is missing, so there is no page; where it is installed, run `tessera report {directory}`")
         return
     done = subprocess.run([*command, "report", directory, "--out", f"{directory}/report.html"], capture_output=True, text=True)
     say((done.stdout if done.returncode == 0 else f"the page could not be written: {done.stderr}").strip())
@@ -305,14 +305,14 @@ def run(options, arguments):
         results.close()
     new = len(results.rows) - before
     spent = clock_text(time.monotonic() - start)
-    progress.say(f"\n{new} rows measured in {spent}; {results.path} and results.csv beside it hold {len(results.rows)}")
+    progress.say(f"\n{counted(new, 'row')} measured in {spent}; {results.path} and results.csv hold {counted(len(results.rows), 'row')}")
     if results.rows:
         write_report(options.out, progress.say)
     if stopped:
-        print(f"interrupted; finished rows are kept; continue with\n  {resume_command(arguments, options.out)}", file=sys.stderr)
+        print(f"interrupted; the finished rows are kept; continue with\n  {resume_command(arguments, options.out)}", file=sys.stderr)
         return INTERRUPTED
     if failed:
-        print(f"{PROGRAM}: {failed} rows failed; their reasons are in {results.path}", file=sys.stderr)
+        print(f"{PROGRAM}: {counted(failed, 'row')} failed; see the reasons in {results.path}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -321,7 +321,7 @@ def list_text():
     for name, question in QUESTIONS.items():
         text += f"{name:10}{question}\n"
     return text + textwrap.dedent(f"""
-        {PROGRAM} NAME --help tells the options of one of them; tessera lab --list tells the
+        {PROGRAM} NAME --help lists the options of one of them. tessera lab --list lists the
         experiments that need no PyTorch.
         """)
 
@@ -335,7 +335,7 @@ def main(arguments=None):
             print(list_text(), end="")
             return 0
         if options.experiment is None:
-            raise UsageError(f"experiment: one of {', '.join(EXPERIMENTS)} is needed; --list explains them")
+            raise UsageError(f"needs an experiment, one of {', '.join(EXPERIMENTS)}; --list describes them")
         return run(options, arguments)
     except UsageError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)

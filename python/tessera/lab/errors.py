@@ -1,8 +1,8 @@
-"""What can go wrong in words of the user."""
+"""The two ways in which a run ends early."""
 
 
 class UsageError(Exception):
-    """A wrong argument or a missing requirement. The message names it, its value and what is allowed; exit code 2."""
+    """A wrong argument or a missing requirement; exit code 2. The message names it, its value and what is allowed."""
 
 
 class Interrupted(Exception):

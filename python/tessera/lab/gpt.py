@@ -11,9 +11,9 @@ from tessera.lab.errors import Interrupted, UsageError
 from tessera.lab.model import GptConfig
 from tessera.lab.progress import bytes_text
 
-# gpt2-small is the configuration of the study; it does not say how many sequences a batch has. The others keep its shape and learn
-# something within minutes on two cores; they never see a text twice and need no dropout, so that the curves of standard
-# and flash attention must lie on one another.
+# gpt2-small is the configuration of the study, which does not give the batch size. The others keep its shape and learn
+# something within minutes on two cores. They read no text twice and need no dropout, so the curves of standard and flash
+# attention must coincide.
 PRESETS = {
     "gpt2-small": GptConfig(vocabulary=50257, width=768, depth=12, heads=12, inner=3072, sequence=512, dropout=0.1,
                             init_std=0.02, block_size=128, batch=1, accumulation=16, learning_rate=1e-4,
@@ -26,12 +26,12 @@ PRESETS = {
 
 
 def config_of(options):
-    """The preset with what was asked for in its place."""
+    """The preset with the given options in place of its own."""
     names = ("batch", "accumulation", "sequence", "steps", "epochs", "warmup", "evaluate_every", "compiled", "dropout")
-    asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if "epochs" in asked and "steps" not in asked:
-        asked["steps"] = 0
-    return replace(PRESETS[options.preset], **asked)
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if "epochs" in given and "steps" not in given:
+        given["steps"] = 0
+    return replace(PRESETS[options.preset], **given)
 
 
 def steps_of(config, tokens):
@@ -43,7 +43,7 @@ def steps_of(config, tokens):
 
 
 def fields_of(config, options, attention, dtype):
-    """The fields of all rows of one attention that are known before it is trained."""
+    """The fields of one attention's rows that are known before training."""
     head_dim = config.width // config.heads
     return {
         "algorithm": attention, "direction": "training", "dtype": dtype, "preset": options.preset,
@@ -69,13 +69,13 @@ class Run:
         self.typical, self.measured = None, 0
 
     def hear(self, kind, **said):
-        """What the process reports."""
+        """Handles a report of the process."""
         if kind == "progress":
             speed = f", {self.typical:.0f} tokens/s" if self.typical else ""
             share = (self.index + said["step"] / self.steps) / self.count
             self.progress.show(f"{self.name}: step {said['step']} of {self.steps}, loss {said['loss']:.3f}{speed}", share)
         elif kind == "resumed":
-            self.progress.say(f"{self.name}: goes on after step {said['step']}")
+            self.progress.say(f"{self.name}: continues after step {said['step']}")
         elif kind == "row":
             self.write(**said)
 
@@ -83,7 +83,7 @@ class Run:
         fields = self.fields | measured | {"repetitions": measured["step"], "median_ms": step_seconds * 1e3}
         self.typical = None if measured["step"] == 0 else measured["tokens_per_second"]
         if self.results.find(fields) is not None:
-            return  # written after the checkpoint that this run goes on from
+            return  # written after the checkpoint that this run continues
         row = self.results.write(fields)
         self.measured += 1
         speed = "" if row["tokens_per_second"] is None else f", {row['tokens_per_second']:.0f} tokens/s"
@@ -93,10 +93,10 @@ class Run:
 
 
 def run(options, results, progress, interrupt, device):
-    """Trains what is not trained yet. Returns (rows measured, rows that failed)."""
+    """Trains what the results do not have yet. Returns (rows measured, rows that failed)."""
     config = config_of(options)
     if config.width % config.heads:
-        raise UsageError(f"--preset '{options.preset}': width {config.width} is no multiple of {config.heads} heads")
+        raise UsageError(f"--preset '{options.preset}': width {config.width} is not a multiple of {config.heads} heads")
     corpus = prepare(options.out, options.data, config.vocabulary, progress.say)
     steps = steps_of(config, corpus.about["tokens"])
     if (corpus.about["held_tokens"] - 1) // config.sequence < 1:
@@ -132,14 +132,14 @@ def run(options, results, progress, interrupt, device):
 
 
 def train_task(link, **arguments):
-    """Imports the loop, and PyTorch with it, in the process that runs it."""
+    """Imports the loop, and with it PyTorch, in the process that trains."""
     from tessera.lab.gpt_loop import train
 
     return train(link, **arguments)
 
 
 def generate(options, device):
-    """Text after a prompt, from the checkpoint that `--out` holds, to standard output."""
+    """Writes text after a prompt to standard output, from the checkpoint in `--out`."""
     import torch
 
     from tessera.lab.corpus import END, Corpus
@@ -177,7 +177,7 @@ def generate(options, device):
             break
         tokens.append(token)
         text = tokenizer.decode(tokens)
-        # A character whose bytes are not all there yet is shown when they are.
+        # A character is shown once all of its bytes are generated.
         if not text.endswith("\ufffd"):
             print(text[len(shown) :], end="")
             sys.stdout.flush()

@@ -1,5 +1,5 @@
-"""The training loop of a GPT, in a process of its own: accumulation, warm-up and cosine, mixed precision, evaluation,
-and checkpoints from which it goes on bit for bit."""
+"""The training loop of a GPT, in its own process: accumulation, warm-up and cosine, mixed precision, evaluation,
+and checkpoints that continue bit for bit."""
 
 import math
 import os
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def learning_rate(config, step, steps):
-    """Linear warm-up to the full rate, then half a cosine down to nothing."""
+    """Linear warm-up to the full rate, then half a cosine down to 0."""
     warmup = min(config.warmup, steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
@@ -91,7 +91,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
-        """Mean loss on the same held-out sequences every time; takes nothing from the generators."""
+        """Mean loss on the held-out sequences, always the same ones; draws no random numbers."""
         self.model.eval()
         count = min(EVALUATION_SEQUENCES, self.held.count)
         total = 0.0
@@ -116,11 +116,11 @@ class Trainer:
         os.replace(part, path)
 
     def load(self, path):
-        """Goes on where a checkpoint was written. ValueError when it is another run's."""
+        """Continues from a checkpoint. Raises ValueError for one of another run."""
         state = torch.load(path, map_location=self.device, weights_only=True)
         for name in ("attention", "dtype", "seed", "steps"):
             if state[name] != getattr(self, name):
-                raise ValueError(f"{path}: has {name} {state[name]}, asked for is {getattr(self, name)}")
+                raise ValueError(f"{path}: its {name} is {state[name]}, this run has {getattr(self, name)}")
         if GptConfig(**state["config"]) != self.config:
             raise ValueError(f"{path}: is a checkpoint of another configuration")
         self.model.load_state_dict(state["model"])
@@ -133,7 +133,7 @@ class Trainer:
 
 
 def warm_up(attention, device, dtype):
-    """One small model through all the code, so that threads and libraries are there before memory is counted."""
+    """Trains one small model, so that threads and libraries are loaded before memory is counted."""
     small = GptConfig(vocabulary=64, width=64, depth=1, heads=1, inner=64, sequence=64, block_size=16)
     model = Gpt(small, attention).to(device)
     tokens = torch.zeros(1, small.sequence, dtype=torch.long, device=device)
@@ -143,7 +143,7 @@ def warm_up(attention, device, dtype):
 
 
 def train(link, config, attention, corpus, device, dtype, seed, deterministic, steps, checkpoint, resume, checkpoint_every):
-    """The task of a process. Reports progress and a row at every evaluation; returns whether it was stopped."""
+    """The task of the process: reports progress, and a row at every evaluation. Returns whether it was stopped."""
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on a GPU that repeat bit for bit
         torch.use_deterministic_algorithms(True, warn_only=True)

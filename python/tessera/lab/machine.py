@@ -1,4 +1,4 @@
-"""Where a run takes place: the machine, the commit, the device and the memory it offers."""
+"""The machine of a run: its name, the commit, the device and the free memory."""
 
 import functools
 import json
@@ -51,25 +51,25 @@ def commit_text():
 
 
 def find_torch():
-    """The torch module; UsageError with what to do where there is none."""
+    """The torch module. Raises UsageError, which says what to install, where it is missing."""
     try:
         import torch
     except ImportError as error:
-        raise UsageError(f"PyTorch is needed for this experiment: pip install torch ({error})") from None
+        raise UsageError(f"this experiment needs PyTorch: pip install torch ({error})") from None
     return torch
 
 
 def parse_device(text):
-    """The device asked for, "cpu" or "cuda:0"; without one the GPU if there is one, else the CPU."""
+    """The requested device as "cpu" or "cuda:0"; None stands for a GPU if there is one, else the CPU."""
     torch = find_torch()
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     here = ["cpu"] + [f"cuda:{index}" for index in range(gpus)]
     if text is None:
         return here[min(1, gpus)]
-    asked = "cuda:0" if text == "cuda" else text
-    if asked not in here:
+    device = "cuda:0" if text == "cuda" else text
+    if device not in here:
         raise UsageError(f"--device '{text}': not usable here; this machine and this PyTorch have {', '.join(here)}")
-    return asked
+    return device
 
 
 def gpu_name(device):
@@ -78,7 +78,7 @@ def gpu_name(device):
 
 
 def parse_bytes(option, text):
-    """ "15GiB" as a number. UsageError for anything that is no size, or not positive."""
+    """ "15GiB" as a number. Raises UsageError unless it is a positive size."""
     match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", text)
     try:
         size = float(match[1]) * UNITS[match[2]]
@@ -90,8 +90,7 @@ def parse_bytes(option, text):
 
 
 def available_memory(device):
-    """Bytes that may still be taken: of the GPU what it has in all, of the machine what others and the control group
-    leave."""
+    """Free memory in bytes: of the GPU, or of the machine within the limit of its control group."""
     if device != "cpu":
         return find_torch().cuda.mem_get_info(device)[0]
     with open("/proc/meminfo", encoding="ascii") as lines:
@@ -107,7 +106,7 @@ def available_memory(device):
 
 @functools.cache
 def command_info():
-    """What `tessera info` says; nothing where the command is missing."""
+    """The output of `tessera info --json`; empty where the command is missing."""
     command = tessera_command()
     try:
         done = subprocess.run([*command, "info", "--json"], capture_output=True, text=True, timeout=60, check=True)
@@ -117,8 +116,7 @@ def command_info():
 
 
 def tessera_command():
-    """The words that start the `tessera` command: the package's, or one on the PATH; None where there is none.
-    TESSERA_BINARY names another."""
+    """The words that start the `tessera` command: TESSERA_BINARY, the package's, or one on the PATH; None without one."""
     from tessera import _command, _core
 
     named = os.environ.get("TESSERA_BINARY")

@@ -1,4 +1,4 @@
-"""What a run tells on the terminal: a line that changes while it works, and lines that stay."""
+"""Output of a run on the terminal: one line that changes while the run works, and lines that stay."""
 
 import shutil
 import sys
@@ -31,16 +31,21 @@ def time_text(milliseconds):
     return f"{milliseconds * 1e3:.3g} us"
 
 
+def counted(count, noun):
+    """ "1 row", "3 rows"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 class Progress:
-    """The line that changes: what, how far, time left. Only where standard error is a terminal."""
+    """Shows on one changing line what is done, how far, and the time left; only where standard error is a terminal."""
 
     def __init__(self):
-        self._start = None  # when the first share was shown, and what it was: a run that is resumed starts in the middle
+        self._start = None  # time and value of the first share: a resumed run starts in the middle
         self._visible = sys.stderr.isatty()
         self._shown = False
 
     def show(self, what, share):
-        """`share` of all the work is done."""
+        """Shows that `share` of all the work is done."""
         if self._start is None:
             self._start = (time.monotonic(), share)
         if not self._visible:

@@ -1,7 +1,6 @@
-"""Rows and where they are kept: the schema of `tessera lab` (lab/measure/results.h) with the fields of training.
+"""Rows and the directory that holds them: results.jsonl (one row per line, flushed after every row) and results.csv.
 
-A directory holds results.jsonl (a row a line, whole after every row) and results.csv (the same rows). A row describes
-itself: machine, commit, sizes, what came out, and why not where nothing did.
+A row describes itself: machine, commit, problem, method, and the result or the reason why there is none.
 """
 
 import csv
@@ -15,49 +14,31 @@ from datetime import datetime, timezone
 
 from tessera.lab.errors import UsageError
 
-SCHEMA = 1
+# The table of all fields, in their order: lab/measure/fields.json, which says what each means.
+TABLE = [
+    field
+    for field in json.loads(pathlib.Path(__file__).with_name("fields.json").read_text(encoding="utf-8"))
+    if "python" in field.get("programs", ["python"])
+]
+FIELDS = {field["name"]: field["default"] for field in TABLE}  # a row of which nothing is known
+SCHEMA = FIELDS["schema"]
 
-# Every field of every row, in this order, with what it holds where nothing else is known.
-LAB_FIELDS = {
-    "schema": SCHEMA, "commit": "", "experiment": "", "date": "", "scale": "", "version": "", "machine": "", "gpu": None,
-    "device": "", "algorithm": "", "kernel": None, "direction": "", "dtype": "", "batch": 0, "q_length": 0, "k_length": 0,
-    "q_heads": 0, "kv_heads": 0, "qk_dim": 0, "v_dim": 0, "mask": "", "bias": False, "alibi": False, "softcap": 0.0,
-    "dropout": 0.0, "seed": 0, "threads": None, "block_q": None, "block_k": None, "status": "ok", "reason": None,
-    "warmup": 0, "repetitions": None, "median_ms": None, "lower_quartile_ms": None, "upper_quartile_ms": None,
-    "min_ms": None, "max_ms": None, "sm_clock_mhz": None, "flops": None, "visible_pairs": None, "tflops": None,
-    "speedup_over_standard": None, "tensor_bytes": 0, "planned_workspace_bytes": None, "peak_extra_bytes": None,
-    "minimum_traffic_bytes": None, "predicted_traffic_bytes": None, "standard_traffic_bytes": None, "sampled_rows": None,
-    "max_error": None, "rms_error": None, "rms_reference": None, "embedding": 0, "kept_share": None,
-    "requested_block_k": None, "memory_budget_bytes": None, "tile_traffic_bytes": None, "bound_traffic_bytes": None,
-    "measured_traffic_bytes": None, "measured_traffic_note": "not measured: no counters are read",
-}  # fmt: skip
-TRAINING_FIELDS = dict.fromkeys((
-    "torch", "preset", "depth", "parameters", "optimizer", "compiled", "deterministic", "step", "tokens", "loss", "train_loss",
-    "learning_rate", "train_seconds", "tokens_per_second", "peak_bytes", "memory_used_bytes", "time_saved_percent",
-    "memory_saved_percent",
-))  # fmt: skip
-FIELDS = LAB_FIELDS | TRAINING_FIELDS
+# The fields that identify a measurement; known before it is made.
+KEY_FIELDS = tuple(field["name"] for field in TABLE if field["role"] == "key")
 
-# What identifies a measurement; known before it is made.
-KEY_FIELDS = (
-    "experiment", "scale", "algorithm", "direction", "dtype", "batch", "q_length", "k_length", "q_heads", "qk_dim",
-    "embedding", "mask", "dropout", "seed", "memory_budget_bytes", "preset", "depth", "optimizer", "compiled",
-    "deterministic", "step",
-)  # fmt: skip
-
-# In these all rows of a file agree.
-RUN_FIELDS = ("machine", "gpu", "device", "version", "commit")
+# The fields in which all rows of a file agree.
+RUN_FIELDS = tuple(field["name"] for field in TABLE if field["role"] == "run")
 
 EXPERIMENTS = ("training", "gpt", "peers")
 
 
 def key_of(row):
-    """Two rows with the same key answer the same question."""
+    """Rows with the same key answer the same question."""
     return tuple(json.dumps(row[field]) for field in KEY_FIELDS)
 
 
 def timing_fields(seconds):
-    """The fields that sum up measured times."""
+    """The fields of a row that summarise measured times."""
     in_order = sorted(seconds)
     lower, middle, upper = statistics.quantiles(in_order, n=4, method="inclusive") if len(in_order) > 1 else in_order * 3
     values = {"median": middle, "lower_quartile": lower, "upper_quartile": upper, "min": in_order[0], "max": in_order[-1]}
@@ -84,7 +65,7 @@ class Results:
         self._keep()
         if not resume and any(row["experiment"] == experiment for row in self.rows.values()):
             raise UsageError(
-                f"--out '{directory}': has rows of {experiment} already; --resume continues them, or choose another directory"
+                f"--out '{directory}': has rows of {experiment} already; continue them with --resume or choose another directory"
             )
         self.csv = open(self.directory / "results.csv", "w", encoding="utf-8", newline="")
         self._write_csv(FIELDS.keys())
@@ -92,7 +73,7 @@ class Results:
             self._write_csv(csv_cell(row[field]) for field in FIELDS)
 
     def _keep(self):
-        """Reads the rows that are there. A last line without an end was being written when a run was killed."""
+        """Reads the rows of the file, and cuts off a last line without an end: it was being written when a run was killed."""
         self.file.seek(0)
         text = self.file.read()
         whole = text[: text.rfind("\n") + 1]
@@ -103,22 +84,21 @@ class Results:
             row = parse_row(line, where)
             if row["experiment"] not in EXPERIMENTS:
                 raise UsageError(
-                    f"{where}: is a row of '{row['experiment']}', which another program measures: choose another --out; "
-                    "tessera report draws several directories into one page"
+                    f"{where}: another program measures '{row['experiment']}'; choose another --out "
+                    "(tessera report draws several directories into one page)"
                 )
             for field in RUN_FIELDS:
                 if row[field] != self.stamp[field]:
                     raise UsageError(
-                        f'{where}: "{field}" is {row[field]!r}, here it is {self.stamp[field]!r}; '
-                        "one directory holds one run: choose another --out"
+                        f"{where}: field '{field}' is {row[field]!r}, this run has {self.stamp[field]!r}; choose another --out"
                     )
             self.rows[key_of(row)] = row
 
     def make(self, fields):
-        """A whole row out of the fields that are known. KeyError for a field that no row has."""
+        """A whole row from known fields. Raises KeyError for a field that rows do not have."""
         unknown = fields.keys() - FIELDS.keys()
         if unknown:
-            raise KeyError(f"no fields of a row: {', '.join(sorted(unknown))}")
+            raise KeyError(f"rows have no fields {', '.join(sorted(unknown))}")
         date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         return FIELDS | self.stamp | {"date": date} | fields
 
@@ -132,7 +112,7 @@ class Results:
         key = key_of(row)
         if key in self.rows:
             raise KeyError(f"this row is there already: {row}")
-        # NaN is no JSON; a loss that is not a number is no result either.
+        # JSON has no NaN, and a loss that is NaN is no result.
         row = {field: None if value != value else value for field, value in row.items()}
         self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self.file.flush()
@@ -157,7 +137,7 @@ def csv_cell(value):
 
 
 def parse_row(line, where):
-    """A row of a file; UsageError that says where and what is wrong."""
+    """One row of a file. Raises UsageError, which says where and what is wrong."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -166,5 +146,5 @@ def parse_row(line, where):
         raise UsageError(f"{where}: is not a row of schema {SCHEMA}")
     missing = FIELDS.keys() - row.keys() if row.get("experiment") in EXPERIMENTS else set()
     if missing:
-        raise UsageError(f'{where}: has no "{sorted(missing)[0]}"; it comes from another version: choose another --out')
+        raise UsageError(f"{where}: has no field '{sorted(missing)[0]}', so it is of another version; choose another --out")
     return {"experiment": "unknown"} | row

@@ -1,6 +1,7 @@
 """`training`: transformers over sequence x width x depth with each attention, under a memory budget.
 
-A point is a model, trained on random vectors for a few steps in a process of its own. What does not fit is a row too.
+Each model is trained on random vectors for a few steps in its own process. Models that do not fit become out-of-memory
+rows.
 """
 
 import time
@@ -18,8 +19,8 @@ OPTIMIZERS = ("none", "adamw")
 DIRECTIONS = {"none": "forward + backward", "adamw": "forward + backward + optimiser"}
 HEAD_DIM = 64
 
-# Sequence, width and depth; the budget is what makes standard attention run out of memory within the grid. The last is
-# The study's grid on an L4, whose 24 GB are 22 GiB for a program.
+# The budgets make standard attention run out of memory within the grid. `full` is the study's grid on an L4, whose 24 GB
+# leave 22 GiB for a program.
 SIZES = {
     "quick": {"seq": "256..1024", "width": "128", "depth": "2", "memory_budget": "64MiB"},
     "default": {"seq": "512..4096", "width": "128,256", "depth": "2,4", "memory_budget": "1GiB"},
@@ -28,7 +29,7 @@ SIZES = {
 
 MEASURE_SECONDS = {"quick": 0.5, "default": 2.0, "full": 2.0}
 MOST_STEPS, FEWEST_STEPS = 20, 3
-LONG_STEP = 10.0  # seconds; of longer ones two are enough
+LONG_STEP = 10.0  # seconds; two steps of this length are enough
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Point:
         }  # fmt: skip
 
     def flops(self):
-        """Of a step: 2 for each weight and token and 4 for each visible pair and channel, forward; twice that back."""
+        """Of a step. Forward: 2 for each weight and token, 4 for each visible pair and channel; backward: twice that."""
         tokens = self.batch * self.sequence
         pairs = tokens * self.sequence * (0.5 if self.causal else 1)
         return 3.0 * self.depth * (2 * 12 * self.width**2 * tokens + 4 * pairs * self.width)
@@ -83,7 +84,7 @@ class Training:
         self.x, self.target = (torch.randn(shape, device=device) for _ in range(2))
 
     def step(self):
-        """Forward, backward and the optimiser. Gradients stay until the next step, as in most training loops."""
+        """Forward, backward and optimizer. Gradients stay until the next step, as in most training loops."""
         from tessera.lab.model import autocast
 
         self.model.zero_grad()
@@ -100,11 +101,11 @@ class Training:
 
 
 def measure(_link, point, device, seconds):
-    """The task of a process: trains the model of a point and returns the measured fields of its row."""
+    """The task of the process: trains the model of a point and returns the measured fields of its row."""
     import torch
 
     torch.manual_seed(point.seed)
-    # One small model through all the code: threads and libraries are there before memory is counted.
+    # A small model first, so that threads and libraries are loaded before memory is counted.
     Training(replace(point, sequence=64, width=HEAD_DIM, depth=1), device).step()
     meter = meter_of(device)
     meter.limit(point.budget)
@@ -119,7 +120,7 @@ def measure(_link, point, device, seconds):
 
     first = timed_step()
     meter.forget_peak()
-    # Steps that take long need no warming up: the first one counts, too.
+    # Long steps need no warm-up: the first one counts.
     times = [first] if first > LONG_STEP else []
     while len(times) < (2 if first > LONG_STEP else FEWEST_STEPS) or (sum(times) < seconds and len(times) < MOST_STEPS):
         times.append(timed_step())
@@ -134,7 +135,7 @@ def measure(_link, point, device, seconds):
 
 
 def check(options):
-    """UsageError for sizes that no model can have, or a budget that the device cannot give."""
+    """Raises UsageError for impossible sizes, or a budget larger than the device's memory."""
     for width in options.width:
         if width % HEAD_DIM:
             raise UsageError(f"--width '{width}': must be a multiple of {HEAD_DIM}, the head dimension")
@@ -146,7 +147,7 @@ def check(options):
 
 
 def points_of(options):
-    """The points of a sweep, smallest models first, the attentions of one beside each other."""
+    """The points of a sweep: smallest models first, all attentions of a model in a row."""
     return [
         Point(attention, sequence, width, depth, options.batch, options.dtype, options.optimizer, options.causal,
               options.memory_budget, options.seed)
@@ -158,7 +159,7 @@ def points_of(options):
 
 
 def compare(fields, standard):
-    """Adds what is saved against the row of standard attention at the same point."""
+    """Adds the savings against the row of standard attention at the same point."""
     if standard is None or standard["status"] != "ok" or fields["status"] != "ok" or fields["algorithm"] == "standard":
         return
     fields["speedup_over_standard"] = standard["median_ms"] / fields["median_ms"]
@@ -167,17 +168,20 @@ def compare(fields, standard):
 
 
 def outcome_text(row):
-    """ "12.3 ms, peak 105 MiB, saves 41 % of the time and 60 % of the memory"."""
+    """ "12.3 ms, peak 105 MiB, saves 41 % of the time, saves 60 % of the memory"."""
     if row["status"] != "ok":
         return f"{row['status'].replace('_', ' ')}: {row['reason']}"
     text = f"{time_text(row['median_ms'])}, peak {bytes_text(row['peak_bytes'])}"
     if row["time_saved_percent"] is not None:
-        text += f", saves {row['time_saved_percent']:.0f} % of the time, {row['memory_saved_percent']:.0f} % of the memory"
+        time_saved, memory_saved = row["time_saved_percent"], row["memory_saved_percent"]
+        duration = f"saves {time_saved:.0f} % of the time" if time_saved >= 0 else f"takes {1 - time_saved / 100:.2f} times as long"
+        memory = f"saves {memory_saved:.0f} % of the memory" if memory_saved >= 0 else f"needs {-memory_saved:.0f} % more memory"
+        text += f", {duration}, {memory}"
     return text
 
 
 def run(options, results, progress, interrupt, device):
-    """Measures what is not there yet. Returns (rows measured, rows that failed)."""
+    """Measures what the results do not have yet. Returns (rows measured, rows that failed)."""
     points = points_of(options)
     seconds = MEASURE_SECONDS[options.scale]
     measured = failed = 0

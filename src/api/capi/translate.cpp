@@ -1,5 +1,6 @@
-// From the structs of the C interface to those of the C++ interface. Only what C can express and C++ cannot
-// is checked here (null pointers, unknown enumerators, struct sizes); the rest is validated once, below.
+// From the structs of the C interface to those of the C++ interface. Only what C can express and
+// C++ cannot is checked here (null pointers, unknown enumerators, struct sizes); the rest is
+// validated once, below.
 #include "api/capi/translate.h"
 
 #include <cstddef>
@@ -15,7 +16,7 @@ constexpr const char* kDevices = "0 (TSR_CPU) or 1 (TSR_CUDA)";
 constexpr const char* kAligns = "0 (TSR_BOTTOM_RIGHT) or 1 (TSR_TOP_LEFT)";
 constexpr const char* kDirections = "0 (TSR_FORWARD) or 1 (TSR_BACKWARD)";
 constexpr const char* kAlgorithms =
-    "0 (TSR_AUTOMATIC), 1 (TSR_STANDARD), 2 (TSR_FLASH1), 3 (TSR_FLASH2), 4 (TSR_HOPPER) or 5 (TSR_MINIMAL)";
+    "0 (TSR_AUTOMATIC), 1 (TSR_STANDARD), 2 (TSR_FLASH1), 3 (TSR_FLASH2), 4 (TSR_FLASH3) or 5 (TSR_MINIMAL)";
 
 // A C enumeration as the C++ one, which must have the same numbers from 0 to `last`.
 template <typename Enum>
@@ -37,11 +38,11 @@ static_assert(TSR_AUTOMATIC == static_cast<int>(Algorithm::automatic) &&
               TSR_STANDARD == static_cast<int>(Algorithm::standard) &&
               TSR_FLASH1 == static_cast<int>(Algorithm::flash1) &&
               TSR_FLASH2 == static_cast<int>(Algorithm::flash2) &&
-              TSR_HOPPER == static_cast<int>(Algorithm::hopper) &&
+              TSR_FLASH3 == static_cast<int>(Algorithm::flash3) &&
               TSR_MINIMAL == static_cast<int>(Algorithm::minimal));
 
-// A struct without padding at its end: a field added later then never lies in bytes that an older program
-// left unset.
+// A struct without padding at its end: a field added later then never lies in bytes that an older
+// program left unset.
 static_assert(offsetof(tsr_attention, reserved) + 4 == sizeof(tsr_attention));
 static_assert(offsetof(tsr_execution, reserved) + 4 == sizeof(tsr_execution));
 static_assert(offsetof(tsr_shapes, reserved) + 4 == sizeof(tsr_shapes));

@@ -7,14 +7,15 @@
 
 #include "core/kernel.h"
 #include "core/problem.h"
+#include "cpu/machine/target.h"
 
 namespace tessera::cpu {
 
 // The workspace of so many workers; 0 when the call requests no gradient of the bias.
-std::size_t bias_gradient_bytes(const core::Problem& p, int workers);
+std::size_t bias_gradient_bytes(const core::Problem& p, Target target, int workers);
 
 // Fills grad_bias.
-void bias_gradient(const core::Problem& p, int workers, const registry::Resources& resources);
+void bias_gradient(const core::Problem& p, Target target, int workers, const core::Resources& resources);
 
 // The pass compiled for one instruction set.
 struct BiasGradientOps {

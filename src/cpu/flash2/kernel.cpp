@@ -16,131 +16,154 @@
 namespace tessera::cpu {
 namespace {
 
-const ForwardOps& forward_ops_of(const core::Problem& p) { return active_engine(p.dtype).forward; }
-const BackwardOps& backward_ops_of(const core::Problem& p) { return active_engine(p.dtype).backward; }
-
-ForwardPlan active_forward_plan(const core::Problem& p, int workers) {
-  return forward_plan(p, target_for_type(active_target(), p.dtype), forward_ops_of(p).tile_rows(p.dtype),
-                      tuning(), workers);
+ForwardPlan active_plan(const core::Problem& p, Target target, const ForwardOps& ops, int workers) {
+  return forward_plan(p, target, ops.tile_rows(p.dtype), tuning(), workers);
 }
 
-BackwardPlan active_backward_plan(const core::Problem& p, int workers) {
-  return backward_plan(p, backward_ops_of(p).tile_rows(p.dtype), tuning(), workers);
+BackwardPlan active_plan(const core::Problem& p, const BackwardOps& ops, int workers) {
+  return backward_plan(p, ops.tile_rows(p.dtype), tuning(), workers);
 }
 
-int useful_workers(std::int64_t tasks, int workers) {
-  return static_cast<int>(std::clamp<std::int64_t>(tasks, 1, workers));
-}
-
-// What the tasks of split heads share, in memory of the arena.
-SplitSlots split_slots(Arena& arena, const core::Problem& p, const BackwardPlan& plan) {
-  const std::int64_t heads = split_query_heads(p, plan);
-  if (heads == 0) return {};
-  SplitSlots slots = backward_ops_of(p).slot_sizes(p, plan);
+// What their tasks share: sizes, without memory.
+SplitSlots slots_of(const core::Problem& p, const BackwardPlan& plan, const BackwardOps& ops) {
+  if (split_query_heads(p, plan) == 0) return {};
+  SplitSlots slots = ops.slot_sizes(p, plan);
   slots.tiles = query_tiling(p, plan, p.q_length).count();
   for (std::int64_t split = 0; split < plan.splits_per_head && p.has_grad_q; ++split) {
     slots.grad_q_tiles += visible_tiles(p, plan, split).length();
   }
-  slots.queries = arena.take<std::byte>(heads, slots.tiles, slots.query_bytes);
-  slots.grad_q = arena.take<std::byte>(heads, slots.grad_q_tiles, slots.grad_q_bytes);
   return slots;
 }
 
-std::string details(const core::Problem& p, std::int64_t tasks, bool copied, const char* per) {
-  return core::concat("instruction set ", name(target_for_type(active_target(), p.dtype)), ", ", tasks,
-                      " tasks", copied ? ", K and V copied per " : "", copied ? per : "");
+// Memory for the slots of `heads` query heads.
+void take(Arena& arena, std::int64_t heads, SplitSlots& slots) {
+  slots.queries = arena.take<std::byte>(heads, slots.tiles, slots.query_bytes);
+  slots.grad_q = arena.take<std::byte>(heads, slots.grad_q_tiles, slots.grad_q_bytes);
 }
+
+// How many of the workers have something to do.
+int useful_workers(std::int64_t tasks, int workers) {
+  return static_cast<int>(std::clamp<std::int64_t>(tasks, 1, workers));
+}
+
+struct BackwardDecision {
+  Target target{};
+  const BackwardOps* ops = nullptr;
+  BackwardPlan plan{};
+  SplitSlots slots{};           // without memory
+  std::int64_t slot_heads = 0;  // query heads that have slots
+  std::int64_t tasks = 0;
+  std::size_t worker_bytes = 0;
+};
 
 }  // namespace
 
-registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers) {
-  const ForwardPlan plan = active_forward_plan(p, workers);
-  const int useful = useful_workers(task_count(plan, p.batch * p.q_heads), workers);
-  return {.block_q = plan.tile_rows,
-          .block_k = plan.block_k,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = core::workspace_bytes(0, forward_ops_of(p).worker_bytes(p, plan), useful),
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
-}
-
-std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& configuration) {
-  const ForwardPlan plan = active_forward_plan(p, configuration.workers);
-  return details(p, task_count(plan, p.batch * p.q_heads), plan.copy_k || plan.copy_v, "worker");
-}
-
-void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources) {
-  flash2_forward_longer_than(p, configuration, resources, 0);
-}
-
-void flash2_forward_longer_than(const core::Problem& p, const registry::Configuration& configuration,
-                                const registry::Resources& resources, std::int64_t queries) {
-  const ForwardOps& ops = forward_ops_of(p);
-  const ForwardPlan plan = active_forward_plan(p, configuration.workers);
-  const std::size_t bytes = configuration.workspace_bytes / static_cast<std::size_t>(configuration.workers);
-  for (int worker = 0; worker < configuration.workers; ++worker) {
-    std::memset(resources.workspace + bytes * static_cast<std::size_t>(worker), 0, sizeof(std::int64_t));
-  }
+std::optional<core::Choice> choose_flash2_forward(const core::Problem& p, int workers, core::Reason) {
+  Flash2ForwardDecision d{.target = target_for_type(active_target(), p.dtype)};
+  d.ops = &engine(d.target).forward;
   const std::int64_t heads = p.batch * p.q_heads;
-  parallel_for(*resources.executor, configuration.workers, task_count(plan, heads),
-               [&](std::int64_t task, int worker) {
-                 const std::int64_t sequence = task_of(plan, heads, task).head / p.q_heads;
-                 if (core::sequence(p, sequence).q_length <= queries) return;
-                 ops.run_task(p, plan, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
-               });
+  d.plan = active_plan(p, d.target, *d.ops, workers);
+  d.workers = useful_workers(task_count(d.plan, heads), workers);
+  // The plan cuts the work for the workers that take part.
+  if (d.workers < workers) d.plan = active_plan(p, d.target, *d.ops, d.workers);
+  d.tasks = task_count(d.plan, heads);
+  d.worker_bytes = d.ops->worker_bytes(p, d.plan);
+  return core::Choice{.block_q = d.plan.tile_rows,
+                      .block_k = d.plan.block_k,
+                      .workspace_bytes = core::workspace_bytes(0, d.worker_bytes, d.workers),
+                      .workers = d.workers,
+                      .traffic_cache_bytes = static_cast<double>(caches().l2),
+                      .decision = d};
 }
 
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers) {
-  const std::int64_t tasks = task_count(active_backward_plan(p, workers), p.batch * p.kv_heads);
-  const int useful = useful_workers(tasks, workers);
-  const BackwardPlan plan = active_backward_plan(p, useful);
-  Arena shared;
-  split_slots(shared, p, plan);
-  const std::size_t bytes =
-      core::workspace_bytes(shared.used(), backward_ops_of(p).worker_bytes(p, plan), useful);
-  return {.block_q = plan.tile_rows,
-          .block_k = plan.block_k,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = std::max(bytes, bias_gradient_bytes(p, useful)),
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
+std::string flash2_forward_details(const core::Problem&, const core::Choice& choice) {
+  return describe(choice.decision.as<Flash2ForwardDecision>());
 }
 
-std::string flash2_backward_details(const core::Problem& p, const registry::Configuration& configuration) {
-  const BackwardPlan plan = active_backward_plan(p, configuration.workers);
-  return details(p, task_count(plan, p.batch * p.kv_heads), plan.copy_k || plan.copy_v, "task");
+std::string describe(const Flash2ForwardDecision& d) {
+  return core::concat("instruction set ", name(d.target), ", ", d.tasks, " tasks",
+                      d.plan.copy_k || d.plan.copy_v ? ", K and V copied per worker" : "");
 }
 
-void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  const BackwardOps& ops = backward_ops_of(p);
-  const BackwardPlan plan = active_backward_plan(p, configuration.workers);
-  Arena shared(resources.workspace);
-  const SplitSlots slots = split_slots(shared, p, plan);
-  const std::size_t bytes = ops.worker_bytes(p, plan);
+void run_flash2_forward(const core::Problem& p, const core::Choice& choice,
+                        const core::Resources& resources) {
+  const auto d = choice.decision.as<Flash2ForwardDecision>();
+  run_flash2_forward(p, d, resources, 0);
+}
+
+void run_flash2_forward(const core::Problem& p, const Flash2ForwardDecision& d,
+                        const core::Resources& resources, std::int64_t shortest) {
   auto memory = [&](int worker) {
-    return resources.workspace + shared.used() + bytes * static_cast<std::size_t>(worker);
+    return resources.workspace + d.worker_bytes * static_cast<std::size_t>(worker);
   };
-  const std::int64_t tiles = split_query_heads(p, plan) * slots.tiles;
+  for (int worker = 0; worker < d.workers; ++worker) std::memset(memory(worker), 0, sizeof(std::int64_t));
+  const std::int64_t heads = p.batch * p.q_heads;
+  parallel_for(*resources.executor, d.workers, d.tasks, [&](std::int64_t task, int worker) {
+    const std::int64_t sequence = task_of(d.plan, heads, task).head / p.q_heads;
+    if (core::sequence(p, sequence).q_length <= shortest) return;
+    d.ops->run_task(p, d.plan, task, memory(worker));
+  });
+}
+
+std::optional<core::Choice> choose_flash2_backward(const core::Problem& p, int workers, core::Reason) {
+  BackwardDecision d{.target = target_for_type(active_target(), p.dtype)};
+  d.ops = &engine(d.target).backward;
+  const std::int64_t heads = p.batch * p.kv_heads;
+  d.plan = active_plan(p, *d.ops, workers);
+  const int useful = useful_workers(task_count(d.plan, heads), workers);
+  // The plan cuts the work for the workers that take part.
+  if (useful < workers) d.plan = active_plan(p, *d.ops, useful);
+  d.slots = slots_of(p, d.plan, *d.ops);
+  d.slot_heads = split_query_heads(p, d.plan);
+  d.tasks = task_count(d.plan, heads);
+  d.worker_bytes = d.ops->worker_bytes(p, d.plan);
+  Arena shared;
+  SplitSlots slots = d.slots;
+  take(shared, d.slot_heads, slots);
+  const std::size_t gradients = core::workspace_bytes(shared.used(), d.worker_bytes, useful);
+  return core::Choice{.block_q = d.plan.tile_rows,
+                      .block_k = d.plan.block_k,
+                      .workspace_bytes = std::max(gradients, bias_gradient_bytes(p, d.target, useful)),
+                      .workers = useful,
+                      .traffic_cache_bytes = static_cast<double>(caches().l2),
+                      .decision = d};
+}
+
+std::string flash2_backward_details(const core::Problem&, const core::Choice& choice) {
+  const auto d = choice.decision.as<BackwardDecision>();
+  return core::concat("instruction set ", name(d.target), ", ", d.tasks, " tasks",
+                      d.plan.copy_k || d.plan.copy_v ? ", K and V copied per task" : "");
+}
+
+void run_flash2_backward(const core::Problem& p, const core::Choice& choice,
+                         const core::Resources& resources) {
+  const auto d = choice.decision.as<BackwardDecision>();
+  Arena shared(resources.workspace);
+  SplitSlots slots = d.slots;
+  take(shared, d.slot_heads, slots);
+  auto memory = [&](int worker) {
+    return resources.workspace + shared.used() + d.worker_bytes * static_cast<std::size_t>(worker);
+  };
+  const std::int64_t tiles = d.slot_heads * slots.tiles;
   if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
     if (tiles > 0) {
-      parallel_for(*resources.executor, configuration.workers, tiles, [&](std::int64_t tile, int) {
-        ops.pack_queries(p, plan, tile / slots.tiles, tile % slots.tiles, slots);
+      parallel_for(*resources.executor, choice.workers, tiles, [&](std::int64_t tile, int) {
+        d.ops->pack_queries(p, d.plan, tile / slots.tiles, tile % slots.tiles, slots);
       });
     }
-    parallel_for(*resources.executor, configuration.workers, task_count(plan, p.batch * p.kv_heads),
-                 [&](std::int64_t task, int worker) { ops.run_task(p, plan, task, memory(worker), slots); });
+    parallel_for(*resources.executor, choice.workers, d.tasks, [&](std::int64_t task, int worker) {
+      d.ops->run_task(p, d.plan, task, memory(worker), slots);
+    });
   }
   if (p.has_grad_q && tiles > 0) {  // the last rows, which see most keys, first
-    parallel_for(*resources.executor, configuration.workers, tiles * kReduceParts,
+    parallel_for(*resources.executor, choice.workers, tiles * kReduceParts,
                  [&](std::int64_t task, int worker) {
                    const std::int64_t tile = tiles - 1 - task / kReduceParts;
-                   ops.reduce(p, plan, tile / slots.tiles, tile % slots.tiles, task % kReduceParts,
-                              memory(worker), slots);
+                   d.ops->reduce(p, d.plan, tile / slots.tiles, tile % slots.tiles, task % kReduceParts,
+                                 memory(worker), slots);
                  });
   }
-  if (p.has_grad_bias) bias_gradient(p, configuration.workers, resources);
+  if (p.has_grad_bias) bias_gradient(p, d.target, choice.workers, resources);
 }
 
 }  // namespace tessera::cpu

@@ -130,7 +130,7 @@ void ThreadPool::grow(int threads) {
 // Sets where the pool's threads may run and how many of them, from the first on, may help with the
 // job. They run where its caller may. A job with a worker for every CPU gets one thread on each
 // CPU, none on the caller's: Linux alone would wake threads after a pause beside the caller or each
-// other and move them milliseconds later (docs/kernels/cpu.md). With fewer workers the choice is
+// other and move them milliseconds later (docs/notebook/cpu.md). With fewer workers the choice is
 // left to Linux, which knows the other load.
 void ThreadPool::place(Job& job) {
   job.helpers = static_cast<int>(workers_.size());

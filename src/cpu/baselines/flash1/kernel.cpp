@@ -13,81 +13,96 @@
 namespace tessera::cpu {
 namespace {
 
-std::int64_t l2_bytes() { return static_cast<std::int64_t>(caches().l2); }
-
-Flash1Plan active_forward_plan(const core::Problem& p) {
-  return flash1_forward_plan(p, active_engine(p.dtype).flash1_forward->tile_rows(p.dtype), l2_bytes());
-}
-
-Flash1Plan active_backward_plan(const core::Problem& p) {
-  return flash1_backward_plan(p, active_engine(p.dtype).flash1_backward->tile_rows(p.dtype), l2_bytes());
-}
-
-// Workers take whole heads: more of them than heads are of no use.
+// Workers take whole heads: more of them than there are heads would be idle.
 int useful_workers(const core::Problem& p, std::int64_t heads, int workers) {
   return static_cast<int>(std::clamp<std::int64_t>(p.batch * heads, 1, workers));
 }
 
+// What one direction decides.
+template <typename Ops>
+struct Decision {
+  Target target{};
+  const Ops* ops = nullptr;
+  Flash1Plan plan{};
+  std::size_t worker_bytes = 0;
+};
+
+using ForwardDecision = Decision<Flash1ForwardOps>;
+using BackwardDecision = Decision<Flash1BackwardOps>;
+
+std::int64_t l2_bytes() { return static_cast<std::int64_t>(caches().l2); }
+
+std::nullopt_t decline(Target target, core::Reason reason) {
+  return reason.decline("requires a vector instruction set; this CPU runs `", name(target), "`");
+}
+
+template <typename D>
+core::Choice choice_of(const D& d, int workers) {
+  return {.block_q = d.plan.tile_rows,
+          .block_k = d.plan.block_k,
+          .workspace_bytes = core::workspace_bytes(0, d.worker_bytes, workers),
+          .workers = workers,
+          .traffic_cache_bytes = static_cast<double>(caches().l2),
+          .decision = d};
+}
+
+template <typename D>
+std::string details(const D& d) {
+  return core::concat("instruction set ", name(target_for_type(d.target, DType::fp32)), ", 1 task per head");
+}
+
+template <typename D>
+void run_tasks(const core::Problem& p, const D& d, std::int64_t tasks, int workers,
+               const core::Resources& resources) {
+  parallel_for(*resources.executor, workers, tasks, [&](std::int64_t task, int worker) {
+    d.ops->run_task(p, d.plan, task, resources.workspace + d.worker_bytes * static_cast<std::size_t>(worker));
+  });
+}
+
 }  // namespace
 
-bool flash1_limits(const core::Problem& p, core::Reason reason) {
-  return active_engine(p.dtype).flash1_forward == nullptr &&
-         reason.give("requires a vector instruction set; this CPU runs `", name(active_target()), "`");
+std::optional<core::Choice> choose_flash1_forward(const core::Problem& p, int workers, core::Reason reason) {
+  ForwardDecision d{.target = active_target()};
+  d.ops = engine(d.target).flash1_forward;
+  if (d.ops == nullptr) return decline(d.target, reason);
+  d.plan = flash1_forward_plan(p, d.ops->tile_rows(p.dtype), l2_bytes());
+  d.worker_bytes = d.ops->worker_bytes(p, d.plan);
+  return choice_of(d, useful_workers(p, p.q_heads, workers));
 }
 
-registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers) {
-  const Flash1Plan plan = active_forward_plan(p);
-  const int useful = useful_workers(p, p.q_heads, workers);
-  const std::size_t bytes = active_engine(p.dtype).flash1_forward->worker_bytes(p, plan);
-  return {.block_q = plan.tile_rows,
-          .block_k = plan.block_k,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = core::workspace_bytes(0, bytes, useful),
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
+std::string flash1_forward_details(const core::Problem&, const core::Choice& choice) {
+  return details(choice.decision.as<ForwardDecision>());
 }
 
-registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers) {
-  const Flash1Plan plan = active_backward_plan(p);
-  const int useful = useful_workers(p, p.kv_heads, workers);
-  const std::size_t bytes = active_engine(p.dtype).flash1_backward->worker_bytes(p, plan);
-  return {
-      .block_q = plan.tile_rows,
-      .block_k = plan.block_k,
-      .shared_memory_bytes = 0,
-      .workspace_bytes = std::max(core::workspace_bytes(0, bytes, useful), bias_gradient_bytes(p, useful)),
-      .workers = useful,
-      .fast_memory_bytes = static_cast<double>(caches().l2)};
+void run_flash1_forward(const core::Problem& p, const core::Choice& choice,
+                        const core::Resources& resources) {
+  const auto d = choice.decision.as<ForwardDecision>();
+  run_tasks(p, d, p.batch * p.q_heads, choice.workers, resources);
 }
 
-std::string flash1_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(target_for_type(active_target(), DType::fp32)),
-                      ", 1 task per head");
+std::optional<core::Choice> choose_flash1_backward(const core::Problem& p, int workers, core::Reason reason) {
+  BackwardDecision d{.target = active_target()};
+  d.ops = engine(d.target).flash1_backward;
+  if (d.ops == nullptr) return decline(d.target, reason);
+  d.plan = flash1_backward_plan(p, d.ops->tile_rows(p.dtype), l2_bytes());
+  d.worker_bytes = d.ops->worker_bytes(p, d.plan);
+  core::Choice choice = choice_of(d, useful_workers(p, p.kv_heads, workers));
+  const std::size_t bias_bytes = bias_gradient_bytes(p, d.target, choice.workers);
+  choice.workspace_bytes = std::max(choice.workspace_bytes, bias_bytes);
+  return choice;
 }
 
-void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources) {
-  const Flash1ForwardOps& ops = *active_engine(p.dtype).flash1_forward;
-  const Flash1Plan plan = active_forward_plan(p);
-  const std::size_t bytes = ops.worker_bytes(p, plan);
-  parallel_for(*resources.executor, configuration.workers, p.batch * p.q_heads,
-               [&](std::int64_t task, int worker) {
-                 ops.run_task(p, plan, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
-               });
+std::string flash1_backward_details(const core::Problem&, const core::Choice& choice) {
+  return details(choice.decision.as<BackwardDecision>());
 }
 
-void flash1_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  const Flash1BackwardOps& ops = *active_engine(p.dtype).flash1_backward;
-  const Flash1Plan plan = active_backward_plan(p);
-  const std::size_t bytes = ops.worker_bytes(p, plan);
+void run_flash1_backward(const core::Problem& p, const core::Choice& choice,
+                         const core::Resources& resources) {
+  const auto d = choice.decision.as<BackwardDecision>();
   if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
-    parallel_for(
-        *resources.executor, configuration.workers, p.batch * p.kv_heads, [&](std::int64_t task, int worker) {
-          ops.run_task(p, plan, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
-        });
+    run_tasks(p, d, p.batch * p.kv_heads, choice.workers, resources);
   }
-  if (p.has_grad_bias) bias_gradient(p, configuration.workers, resources);
+  if (p.has_grad_bias) bias_gradient(p, d.target, choice.workers, resources);
 }
 
 }  // namespace tessera::cpu

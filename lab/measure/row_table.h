@@ -1,0 +1,33 @@
+// The table of `tessera bench`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab/measure/rows.h"
+#include "lab/terminal/table.h"
+
+namespace tessera::lab {
+
+// What differs between the problems becomes columns; what they share stands in a line above.
+class RowTable {
+ public:
+  RowTable(const std::vector<Problem>& problems, const std::vector<Method>& methods);
+
+  // What all rows share, and the header.
+  [[nodiscard]] std::string header() const;
+  [[nodiscard]] std::string row(const Row& row, bool color) const;
+
+ private:
+  void build_table(const std::vector<Problem>& problems, const std::vector<Method>& methods);
+  [[nodiscard]] std::vector<std::string> labels(const Problem& problem, const Method& method) const;
+
+  std::vector<Property> varying_;
+  bool with_speedup_ = false;
+  bool with_traffic_ = true;
+  bool with_spread_ = true;
+  std::string caption_;
+  Table table_;
+};
+
+}  // namespace tessera::lab
