@@ -134,9 +134,9 @@ __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
     for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;
          at += kWarpGroup) {
       const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
-      clear_chunk<C.type>(
-          ptx::shared_address(tile) +
-          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes + at % 8 * kChunkBytes));
+      clear_chunk<C.type>(ptx::shared_address(tile) +
+                          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes +
+                                                     at % 8 * kChunkBytes));
     }
   };
   clear(shared_.q[slot]);
@@ -189,7 +189,8 @@ __device__ __forceinline__ void Consumer<C>::begin_head(int head) {
   const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
   ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);  // the other warp writes the same
   own.stream = stream;
-  own.columns[lane / 8] = dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
+  own.columns[lane / 8] =
+      dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
   __syncwarp();
 }
 
