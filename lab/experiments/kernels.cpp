@@ -1,5 +1,5 @@
-// The experiments that `tessera lab` measures. `full` has the sizes of the studies; the other scales have the same shape
-// in sizes for two cores.
+// The experiments that `tessera lab` measures. `full` has the sizes of the studies; the other
+// scales have the same shape in sizes for two cores.
 #include "lab/experiments/experiment.h"
 
 #include "lab/experiments/origins.h"

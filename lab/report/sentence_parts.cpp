@@ -200,7 +200,8 @@ void describe_shape(const DrawnFigure& figure, const Group& group, Sentences& se
   sentences.push_back(fmt::format("With {}, {} {}.", axis_words(figure.x), figure.y.symbol, listed(parts)));
 }
 
-// The further lines of a panel of one series, in multiples of the lower bound, each at its last common place.
+// The further lines of a panel of one series, in multiples of the lower bound, each at its last
+// common place.
 std::vector<std::string> lines_over_bound(const DrawnFigure& figure, const Panel& panel, const Series& series,
                                           const Series& bound, std::size_t at_series) {
   std::vector<std::string> parts;
@@ -218,8 +219,8 @@ std::vector<std::string> lines_over_bound(const DrawnFigure& figure, const Panel
   return parts;
 }
 
-// How far above the lower bound each series ends. In a panel of one series also what else is known of its traffic:
-// theory, prediction and measurement.
+// How far above the lower bound each series ends. In a panel of one series also what else is known
+// of its traffic: theory, prediction and measurement.
 void compare_with_bound(const DrawnFigure& figure, const Panel& panel, const Group& group,
                         Sentences& sentences) {
   const auto drawn = std::count_if(panel.series.begin(), panel.series.end(),
@@ -348,7 +349,8 @@ void compare_columns(const std::vector<const DrawnFigure*>& columns, const Panel
   if (!first.x.numeric) {
     for (std::size_t x = 0; x < first.x.labels.size(); ++x) compare_at(x);
   }
-  // A numeric axis may be long: what it comes to is at its end, or where the last pair was measured.
+  // A numeric axis may be long: what it comes to is at its end, or where the last pair was
+  // measured.
   for (std::size_t x = first.x.numeric ? first.x.labels.size() : 0; x > 0 && sentences.empty(); --x) {
     compare_at(x - 1);
   }
