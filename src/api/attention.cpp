@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "api/execution.h"
-#include "api/validate.h"
+#include "api/problem_of.h"
+#include "api/workspace.h"
 #include "core/base/out_of_memory.h"
 #include "core/base/refuse.h"
 #include "cpu/machine/float_environment.h"
@@ -18,21 +19,19 @@ template <typename Tensors>
 void call(const Attention& attention, const Tensors& tensors, const Execution& execution) {
   core::guarded([&] {
     const cpu::DefaultFloats floats;
-    core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
-    const registry::Kernel& kernel =
-        registry::select(registry::kernels(), problem, registry::forced_kernel());
+    core::Problem problem = api::problem_of(attention, tensors, api::Data::required);
     Executor& executor = api::executor_of(execution);
-    const registry::Configuration configuration =
-        kernel.configure(problem, api::workers_of(execution, executor));
+    const auto [kernel, choice] = registry::select(
+        registry::kernels(), problem, api::workers_of(execution, executor), registry::forced_kernel());
     if (execution.workspace.data != nullptr) api::check_workspace(execution.workspace, problem, tensors);
     if (api::writes_nothing(problem)) return;
-    // Planned with the mask on the host; the kernel reads its copy on the device.
+    // The choice was made with the mask on the host; the kernel reads a copy on the device.
     if (problem.blocks && problem.device.type == DeviceType::cuda) {
       problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);
     }
-    api::WorkspaceLease workspace(execution, configuration.workspace_bytes, problem.device);
-    kernel.run(problem, configuration, {workspace.data(), &executor, execution.stream});
-    workspace.give_back();
+    api::CallWorkspace workspace(execution, choice.workspace_bytes, problem.device);
+    kernel->run(problem, choice, {workspace.data(), &executor, execution.stream});
+    workspace.release();
   });
 }
 

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "api/execution.h"
-#include "api/tensor_checks.h"
-#include "api/validate.h"
+#include "api/problem_of.h"
+#include "api/shapes.h"
 #include "core/base/out_of_memory.h"
 #include "core/cost.h"
 #include "cpu/machine/float_environment.h"
@@ -21,14 +21,14 @@ using core::guarded;
 
 Plan plan_problem(const core::Problem& problem, const Execution& execution) {
   const std::string_view forced = registry::forced_kernel();
-  const std::span<const registry::Kernel> table = registry::kernels();
-  const registry::Kernel& kernel = registry::select(table, problem, forced);
+  const std::span<const core::Kernel> table = registry::kernels();
   const int workers = api::workers_of(execution, api::executor_of(execution));
-  const registry::Configuration configuration = kernel.configure(problem, workers);
+  const registry::Selection selection = registry::select(table, problem, workers, forced);
+  const core::Kernel& kernel = *selection.kernel;
+  const core::Choice& choice = selection.choice;
 
   auto cost_of = [&](Algorithm algorithm) {
-    return core::cost(problem, algorithm, configuration.block_q, configuration.block_k,
-                      configuration.fast_memory_bytes);
+    return core::cost(problem, algorithm, choice.block_q, choice.block_k, choice.traffic_cache_bytes);
   };
   const core::Cost cost = cost_of(kernel.algorithm);
   const core::Cost standard = cost_of(Algorithm::standard);
@@ -37,19 +37,19 @@ Plan plan_problem(const core::Problem& problem, const Execution& execution) {
       .algorithm = kernel.algorithm,
       .direction = kernel.direction,
       .device = problem.device,
-      .threads = kernel.device == DeviceType::cpu ? configuration.workers : 0,
-      .block_q = configuration.block_q,
-      .block_k = configuration.block_k,
-      .shared_memory_bytes = configuration.shared_memory_bytes,
-      .workspace_bytes = api::writes_nothing(problem) ? 0 : configuration.workspace_bytes,
-      .details = kernel.details == nullptr ? std::string() : kernel.details(problem, configuration),
+      .threads = kernel.device == DeviceType::cpu ? choice.workers : 0,
+      .block_q = choice.block_q,
+      .block_k = choice.block_k,
+      .shared_memory_bytes = choice.shared_memory_bytes,
+      .workspace_bytes = api::writes_nothing(problem) ? 0 : choice.workspace_bytes,
+      .details = kernel.details(problem, choice),
       .flops = cost.flops,
       .visible_pairs = cost.visible_pairs,
       .minimum_bytes = cost.minimum_bytes,
       .traffic_bytes = cost.traffic_bytes,
       .standard_traffic_bytes = standard.traffic_bytes,
       .standard_workspace_bytes = standard.extra_bytes,
-      .rejected = registry::rejections(table, problem, kernel, forced),
+      .rejected = registry::rejections(table, problem, workers, kernel, forced),
   };
 }
 
@@ -58,14 +58,14 @@ Plan plan_problem(const core::Problem& problem, const Execution& execution) {
 Plan plan(const Attention& attention, const ForwardTensors& tensors, const Execution& execution) {
   return guarded([&] {
     const cpu::DefaultFloats floats;
-    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+    return plan_problem(api::problem_of(attention, tensors, api::Data::optional), execution);
   });
 }
 
 Plan plan(const Attention& attention, const BackwardTensors& tensors, const Execution& execution) {
   return guarded([&] {
     const cpu::DefaultFloats floats;
-    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+    return plan_problem(api::problem_of(attention, tensors, api::Data::optional), execution);
   });
 }
 
@@ -94,7 +94,7 @@ std::string to_string(const Plan& plan) {
     text.exceptions(std::ios::badbit);
     text.precision(4);
     text << "kernel            " << plan.kernel << " (" << name(plan.algorithm) << ", "
-         << name(plan.direction) << ", " << api::describe(plan.device) << ")\n";
+         << name(plan.direction) << ", " << plan.device << ")\n";
     if (plan.threads > 0) text << "threads           " << plan.threads << "\n";
     text << "tile              " << plan.block_q << " queries x " << plan.block_k << " keys\n";
     if (plan.shared_memory_bytes > 0) {
@@ -123,10 +123,10 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) { return stream
 std::vector<KernelInfo> kernels() {
   return guarded([] {
     std::vector<KernelInfo> result;
-    for (const registry::Kernel& kernel : registry::kernels()) {
+    for (const core::Kernel& kernel : registry::kernels()) {
       result.push_back({std::string(kernel.name), kernel.algorithm, kernel.direction, kernel.device,
-                        registry::names(kernel.features),
-                        registry::names(registry::relevant(kernel.direction).without(kernel.features))});
+                        core::names(kernel.features),
+                        core::names(core::relevant(kernel.direction).without(kernel.features))});
     }
     return result;
   });

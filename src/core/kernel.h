@@ -1,20 +1,26 @@
-// What a kernel tells the registry about itself. Every kernel, on every device, enters through this table.
+// What a kernel declares (its name, features, priority) and what it decides for one problem (a
+// Choice). Every kernel, on every device, enters the library through a table of `Kernel`.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iosfwd>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/reason.h"
 #include "core/problem.h"
 #include "tessera/execution.h"
 
-namespace tessera::registry {
+namespace tessera::core {
 
-// The features of the contract, as bits. A kernel declares those it supports, a problem requires some.
+// The features of the contract. A kernel declares those that it supports, a problem requires some
+// of them.
 enum class Feature : std::uint32_t {
   fp64 = 1U << 0,
   fp32 = 1U << 1,
@@ -41,7 +47,7 @@ inline constexpr int kFeatureCount = 18;
 class Features {
  public:
   constexpr Features() = default;
-  constexpr Features(Feature feature) : bits_(static_cast<std::uint32_t>(feature)) {}  // NOLINT: implicit
+  constexpr Features(Feature feature) : bits_(static_cast<std::uint32_t>(feature)) {}  // NOLINT
 
   static constexpr Features all() { return Features((1U << kFeatureCount) - 1); }
 
@@ -58,29 +64,66 @@ class Features {
 
 constexpr Features operator|(Feature a, Feature b) { return Features(a) | Features(b); }
 
-// The features' names for people, in the order of the bits.
+// The names of the features, as users read them, in the order of the bits.
 std::vector<std::string> names(Features features);
 
-// Those names, with commas between them.
+// Those names, separated by commas.
 std::ostream& operator<<(std::ostream& stream, Features features);
 
 // The features that mean something in a direction.
 Features relevant(Direction direction);
 
-// What a problem asks of a kernel.
-Features required(const core::Problem& problem);
+// The features that a problem requires of a kernel.
+Features required(const Problem& problem);
 
-// How a kernel would serve a problem with so many workers.
-struct Configuration {
-  std::int64_t block_q = 0;
-  std::int64_t block_k = 0;
-  std::size_t shared_memory_bytes = 0;
-  std::size_t workspace_bytes = 0;
-  int workers = 1;
-  double fast_memory_bytes = 0;  // cache or shared memory the traffic prediction counts with
+// What a kernel decides for itself, such as the instance to launch, its plan or the layout of its
+// workspace: a value of a type of its own, which only this kernel reads. The type must be trivially
+// copyable. It must not point into the Problem: between `choose` and `run` the caller may move the
+// problem and replaces its block mask by a copy on the device.
+class Decision {
+ public:
+  Decision() = default;
+
+  template <typename T>
+  requires(!std::is_same_v<T, Decision>) Decision(const T& value)
+      : type_(&kTypeOf<T>) {  // NOLINT(google-explicit-constructor): a field is given its value
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes);
+    std::memcpy(bytes_, &value, sizeof(T));
+  }
+
+  // The value. Throws std::logic_error when it is of another type, that is, when it comes from
+  // another kernel.
+  template <typename T>
+  [[nodiscard]] T as() const {
+    if (type_ != &kTypeOf<T>) throw std::logic_error("a kernel got the decision of another one");
+    T value;
+    std::memcpy(static_cast<void*>(&value), bytes_, sizeof(T));
+    return value;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 320;
+  template <typename T>
+  static constexpr char kTypeOf = 0;  // its address stands for the type
+
+  const char* type_ = nullptr;
+  std::byte bytes_[kBytes] = {};
 };
 
-// What a kernel may use while it runs: exactly the workspace it asked for, and workers.
+// How a kernel would run a problem. `plan` shows the numbers, the caller provides workspace and
+// workers, and `run` obeys the decision.
+struct Choice {
+  std::int64_t block_q = 0;  // queries and keys of a tile
+  std::int64_t block_k = 0;
+  std::size_t shared_memory_bytes = 0;  // GPU: of a thread block
+  std::size_t workspace_bytes = 0;
+  int workers = 1;                 // CPU: how many have something to do, at most those offered
+  double traffic_cache_bytes = 0;  // the cache or shared memory that the traffic prediction assumes
+  Decision decision{};
+};
+
+// What a kernel may use while it runs: the workspace and the number of workers that its Choice
+// names.
 struct Resources {
   std::byte* workspace = nullptr;  // aligned to kWorkspaceAlignment
   Executor* executor = nullptr;    // CPU
@@ -94,19 +137,28 @@ struct Kernel {
   Algorithm algorithm;
   Direction direction;
   DeviceType device;
-  int priority;  // `automatic` takes the highest that serves the problem
+  // What it requires, for messages: "a GPU of compute capability 8.0 or newer".
+  std::string_view hardware;
+  // Of the kernels that support a problem, the one with the highest priority runs it.
+  int priority;
   Features features;
-  // Whether the kernel lacks something for this problem beyond features (sizes, alignment, hardware), and what.
-  // Null: no such limits.
-  bool (*limits)(const core::Problem& problem, core::Reason reason);
-  Configuration (*configure)(const core::Problem& problem, int workers);
-  // Further facts for `explain`, one per line; null: none.
-  std::string (*details)(const core::Problem& problem, const Configuration& configuration);
-  // Does not throw on the CPU; on a device throws Error (device_failure) for a failed launch.
-  void (*run)(const core::Problem& problem, const Configuration& configuration, const Resources& resources);
-  // Whether the kernels that come after it are the better choice for a problem that it supports, and why.
-  // Ignored when the kernel is asked for by name. Null: never.
-  bool (*yields)(const core::Problem& problem, core::Reason reason) = nullptr;
+
+  // Decides, once a call, how to run a problem that requires none but the kernel's features.
+  // Nothing, and the reason, when sizes, alignment or hardware do not allow it. Allocates nothing
+  // unless somebody reads the reason. Throws Error: out_of_memory when the workspace exceeds what
+  // 64 bits address, invalid_argument for a bad environment variable.
+  std::optional<Choice> (*choose)(const Problem& problem, int workers, Reason reason);
+
+  // Further facts for `plan`, one per line.
+  std::string (*details)(const Problem& problem, const Choice& choice);
+
+  // Computes the problem as chosen. On the CPU it does not throw; on a GPU it enqueues the work and
+  // throws Error (device_failure) when a launch fails.
+  void (*run)(const Problem& problem, const Choice& choice, const Resources& resources);
+
+  // Whether, and why, a kernel of lower priority is the better one for a problem that this kernel
+  // supports. Ignored when this kernel is forced by name. Null: never.
+  bool (*prefers_another)(const Problem& problem, Reason reason) = nullptr;
 };
 
-}  // namespace tessera::registry
+}  // namespace tessera::core

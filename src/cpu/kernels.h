@@ -7,6 +7,6 @@
 
 namespace tessera::cpu {
 
-std::span<const registry::Kernel> kernels();
+std::span<const core::Kernel> kernels();
 
 }  // namespace tessera::cpu

@@ -13,9 +13,11 @@
 namespace tessera::cuda {
 namespace {
 
-using registry::Feature;
-using registry::Features;
-using registry::Kernel;
+using core::Feature;
+using core::Features;
+using core::Kernel;
+using enum Algorithm;
+using enum Direction;
 
 constexpr Features kAll = Features::all().without(Feature::fp64);
 constexpr Features kFp32 = kAll.without(Feature::fp16 | Feature::bf16);
@@ -24,75 +26,75 @@ constexpr Features kHalves = kAll.without(Feature::fp32);
 constexpr Features kSimple = Feature::fp32 | Feature::causal | Feature::window | Feature::packed |
                              Feature::gqa | Feature::value_dim | Feature::shard;
 
-// What cuda.flash2 serves in its place: bias, ALiBi, softcap, dropout and block masks.
+// The rest, which is bias, ALiBi, softcap, block masks and forward dropout, and deterministic
+// backward, is left to cuda.flash2.
 constexpr Features kHopper = Feature::fp16 | Feature::bf16 | Feature::causal | Feature::window |
                              Feature::packed | Feature::gqa | Feature::value_dim | Feature::shard;
-
-// Likewise; and deterministic sums.
 constexpr Features kHopperBackward = kHopper | Feature::dropout | Feature::lse_gradient;
 
-using Fp32 = Flash2Fp32<fp32::Multiply::halves>;
-using Fp32Sm75 = Flash2Fp32<fp32::Multiply::fma>;
+constexpr std::string_view kSm90 = "a GPU of compute capability 9.0";
+constexpr std::string_view kFrom80 = "a GPU of compute capability 8.0 or newer";
+constexpr std::string_view kFrom75 = "a GPU of compute capability 7.5 or newer";
+
+constexpr auto kHalvesForward = fp32::choose_forward<fp32::Multiply::halves>;
+constexpr auto kHalvesBackward = fp32::choose_backward<fp32::Multiply::halves>;
+constexpr auto kFmaForward = fp32::choose_forward<fp32::Multiply::fma>;
+constexpr auto kFmaBackward = fp32::choose_backward<fp32::Multiply::fma>;
 
 constexpr Kernel kernel(std::string_view name, Algorithm algorithm, int priority, Direction direction,
-                        Features features, decltype(Kernel::limits) limits,
-                        decltype(Kernel::configure) configure, decltype(Kernel::details) details,
-                        decltype(Kernel::run) run) {
+                        std::string_view hardware, Features features, decltype(Kernel::choose) choose,
+                        decltype(Kernel::details) details, decltype(Kernel::run) run) {
   return {.name = name,
           .algorithm = algorithm,
           .direction = direction,
           .device = DeviceType::cuda,
+          .hardware = hardware,
           .priority = priority,
           .features = features,
-          .limits = limits,
-          .configure = configure,
+          .choose = choose,
           .details = details,
           .run = run};
 }
 
-using enum Algorithm;
-using enum Direction;
-
-// What is faster has the higher priority. A name may stand for several rows that share the work by type.
+// Faster kernels have higher priorities. A name may stand for several rows, which share the work by
+// type.
 constexpr Kernel kKernels[] = {
-    kernel("cuda.hopper", flash3, 110, forward, kHopper, hopper_forward_limits, hopper_forward_configuration,
-           hopper_forward_details, hopper_forward),
-    kernel("cuda.hopper", flash3, 110, backward, kHopperBackward, hopper_backward_limits,
-           hopper_backward_configuration, hopper_backward_details, hopper_backward),
-    kernel("cuda.flash2", flash2, 100, forward, kHalves, flash2_forward_limits, flash2_forward_configuration,
-           flash2_forward_details, flash2_forward),
-    kernel("cuda.flash2", flash2, 100, backward, kHalves, flash2_backward_limits,
-           flash2_backward_configuration, flash2_backward_details, flash2_backward),
-    kernel("cuda.flash2", flash2, 100, forward, kFp32, Fp32::limits, Fp32::forward_configuration,
-           Fp32::forward_details, Fp32::forward),
-    kernel("cuda.flash2", flash2, 100, backward, kFp32, Fp32::limits, Fp32::backward_configuration,
-           Fp32::backward_details, Fp32::backward),
-    kernel("cuda.flash2_sm75", flash2, 90, forward, kFp16, flash2_sm75_forward_limits,
-           flash2_sm75_forward_configuration, flash2_sm75_forward_details, flash2_sm75_forward),
-    kernel("cuda.flash2_sm75", flash2, 90, backward, kFp16, flash2_sm75_backward_limits,
-           flash2_sm75_backward_configuration, flash2_sm75_backward_details, flash2_sm75_backward),
-    kernel("cuda.flash2_sm75", flash2, 90, forward, kFp32, Fp32Sm75::limits, Fp32Sm75::forward_configuration,
-           Fp32Sm75::forward_details, Fp32Sm75::forward),
-    kernel("cuda.flash2_sm75", flash2, 90, backward, kFp32, Fp32Sm75::limits,
-           Fp32Sm75::backward_configuration, Fp32Sm75::backward_details, Fp32Sm75::backward),
-    kernel("cuda.flash1", flash1, 50, forward, kAll, flash1_limits, flash1_configuration, flash1_details,
-           flash1_run),
-    kernel("cuda.flash1", flash1, 50, backward, kAll, flash1_limits, flash1_configuration, flash1_details,
-           flash1_run),
-    kernel("cuda.flash1_sm75", flash1, 45, forward, kFp16, flash1_sm75_limits, flash1_sm75_configuration,
-           flash1_sm75_details, flash1_sm75_run),
-    kernel("cuda.flash1_sm75", flash1, 45, backward, kFp16, flash1_sm75_limits, flash1_sm75_configuration,
-           flash1_sm75_details, flash1_sm75_run),
-    kernel("cuda.standard", standard, 10, forward, kAll, standard_limits, standard_configuration,
-           standard_details, standard_forward),
-    kernel("cuda.standard", standard, 10, backward, kAll, standard_limits, standard_configuration,
-           standard_details, standard_backward),
-    kernel("cuda.standard_fused", standard, 9, forward, kAll, standard_limits, standard_fused_configuration,
-           standard_details, standard_fused_forward),
-    kernel("cuda.standard_fused", standard, 9, backward, kAll, standard_limits, standard_fused_configuration,
-           standard_details, standard_fused_backward),
-    kernel("cuda.minimal", minimal, 1, forward, kSimple, minimal_limits, minimal_configuration,
-           minimal_details, minimal_forward),
+    kernel("cuda.hopper", flash3, 110, forward, kSm90, kHopper, sm90::forward::choose, sm90::forward::details,
+           sm90::forward::run),
+    kernel("cuda.hopper", flash3, 110, backward, kSm90, kHopperBackward, sm90::backward::choose,
+           sm90::backward::details, sm90::backward::run),
+    kernel("cuda.flash2", flash2, 100, forward, kFrom80, kHalves, mma::forward::choose_from80,
+           mma::forward::details, mma::forward::run),
+    kernel("cuda.flash2", flash2, 100, backward, kFrom80, kHalves, mma::backward::choose_from80,
+           mma::backward::details, mma::backward::run),
+    kernel("cuda.flash2", flash2, 100, forward, kFrom80, kFp32, kHalvesForward, fp32::forward_details,
+           fp32::run_forward),
+    kernel("cuda.flash2", flash2, 100, backward, kFrom80, kFp32, kHalvesBackward, fp32::backward_details,
+           fp32::run_backward),
+    kernel("cuda.flash2_sm75", flash2, 90, forward, kFrom75, kFp16, mma::forward::choose_sm75,
+           mma::forward::details, mma::forward::run),
+    kernel("cuda.flash2_sm75", flash2, 90, backward, kFrom75, kFp16, mma::backward::choose_sm75,
+           mma::backward::details, mma::backward::run),
+    kernel("cuda.flash2_sm75", flash2, 90, forward, kFrom75, kFp32, kFmaForward, fp32::forward_details,
+           fp32::run_forward),
+    kernel("cuda.flash2_sm75", flash2, 90, backward, kFrom75, kFp32, kFmaBackward, fp32::backward_details,
+           fp32::run_backward),
+    kernel("cuda.flash1", flash1, 50, forward, kFrom75, kAll, flash1::choose, flash1::details, flash1::run),
+    kernel("cuda.flash1", flash1, 50, backward, kFrom75, kAll, flash1::choose, flash1::details, flash1::run),
+    kernel("cuda.flash1_sm75", flash1, 45, forward, kFrom75, kFp16, flash1::choose_sm75, flash1::details,
+           flash1::run),
+    kernel("cuda.flash1_sm75", flash1, 45, backward, kFrom75, kFp16, flash1::choose_sm75, flash1::details,
+           flash1::run),
+    kernel("cuda.standard", standard, 10, forward, kFrom75, kAll, standard::choose_separate,
+           standard::details, standard::run),
+    kernel("cuda.standard", standard, 10, backward, kFrom75, kAll, standard::choose_separate,
+           standard::details, standard::run),
+    kernel("cuda.standard_fused", standard, 9, forward, kFrom75, kAll, standard::choose_fused,
+           standard::details, standard::run),
+    kernel("cuda.standard_fused", standard, 9, backward, kFrom75, kAll, standard::choose_fused,
+           standard::details, standard::run),
+    kernel("cuda.minimal", minimal, 1, forward, kFrom75, kSimple, minimal::choose, minimal::details,
+           minimal::run),
 };
 
 }  // namespace

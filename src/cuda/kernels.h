@@ -1,4 +1,5 @@
-// The CUDA kernels, for the registry. Compiled in every build: choosing among them needs no GPU and no CUDA.
+// The CUDA kernels, as the registry sees them. Compiled in every build: choosing among them
+// requires neither a GPU nor CUDA.
 #pragma once
 
 #include <span>
@@ -7,9 +8,9 @@
 
 namespace tessera::cuda {
 
-std::span<const registry::Kernel> kernels();
+std::span<const core::Kernel> kernels();
 
-// Whether there are any: in builds with CUDA, and for a thread that assumes a GPU (AssumedGpu).
+// Whether this build has them, or this thread assumes a GPU (AssumedGpu).
 bool kernels_exist();
 
 }  // namespace tessera::cuda

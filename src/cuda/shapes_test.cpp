@@ -8,11 +8,11 @@ namespace {
 
 #if TESSERA_HAVE_CUDA
 
-void expect_same(std::span<const flash2::BackwardKernel> kernels,
-                 std::span<const flash2::BackwardKernel> numbers) {
+void expect_same(std::span<const mma::backward::Instance> kernels,
+                 std::span<const mma::backward::Instance> numbers) {
   ASSERT_EQ(kernels.size(), numbers.size());
   for (std::size_t i = 0; i < kernels.size(); ++i) {
-    const flash2::BackwardKernel &a = kernels[i], &b = numbers[i];
+    const mma::backward::Instance &a = kernels[i], &b = numbers[i];
     SCOPED_TRACE("head_dim " + std::to_string(a.head_dim) + ", number " + std::to_string(i));
     EXPECT_EQ(a.head_dim, b.head_dim);
     EXPECT_EQ(a.variant, b.variant);
@@ -26,7 +26,7 @@ void expect_same(std::span<const flash2::BackwardKernel> kernels,
   }
 }
 
-void expect_same(const flash2::BackwardFamily& kernels, const flash2::BackwardFamily& numbers) {
+void expect_same(const mma::backward::Family& kernels, const mma::backward::Family& numbers) {
   for (int i = 0; i < 3; ++i) {
     expect_same(kernels.tables[i].keys, numbers.tables[i].keys);
     expect_same(kernels.tables[i].queries, numbers.tables[i].queries);
@@ -35,9 +35,9 @@ void expect_same(const flash2::BackwardFamily& kernels, const flash2::BackwardFa
 }
 
 TEST(CudaShapes, Flash2Backward) {
-  expect_same(flash2::backward_family_fp16(), shapes::backward_family());
-  expect_same(flash2::backward_family_bf16(), shapes::backward_family());
-  expect_same(flash2::backward_family_sm75(), shapes::backward_family_turing());
+  expect_same(mma::backward::family_fp16(), shapes::backward_family());
+  expect_same(mma::backward::family_bf16(), shapes::backward_family());
+  expect_same(mma::backward::family_sm75(), shapes::backward_family_turing());
 }
 
 void expect_same(const flash1::Instance& a, const flash1::Instance& b) {
@@ -51,22 +51,19 @@ void expect_same(const flash1::Instance& a, const flash1::Instance& b) {
   EXPECT_EQ(a.bytes_per_key, b.bytes_per_key);
 }
 
-template <flash1::Engine E, int D>
-void expect_flash1() {
-  SCOPED_TRACE("engine " + std::to_string(static_cast<int>(E)) + ", head_dim " + std::to_string(D));
-  const flash1::Instances &kernels = flash1::instances<E, D>(), numbers = shapes::flash1_instances(E, D);
-  for (int variant = 0; variant < 2; ++variant) {
-    expect_same(kernels.forward[variant], numbers.forward[variant]);
-    expect_same(kernels.backward[variant], numbers.backward[variant]);
-  }
-  expect_same(kernels.bias, numbers.bias);
-}
-
 template <flash1::Engine E>
 void expect_flash1_of_every_width() {
-  expect_flash1<E, 64>();
-  expect_flash1<E, 128>();
-  expect_flash1<E, 256>();
+  for (int i = 0; i < 3; ++i) {
+    const int head_dim = 64 << i;
+    SCOPED_TRACE("engine " + std::to_string(static_cast<int>(E)) + ", head_dim " + std::to_string(head_dim));
+    const flash1::Instances& kernels = flash1::engine_instances<E>()[static_cast<std::size_t>(i)];
+    const flash1::Instances numbers = shapes::flash1_instances(E, head_dim);
+    for (int variant = 0; variant < 2; ++variant) {
+      expect_same(kernels.forward[variant], numbers.forward[variant]);
+      expect_same(kernels.backward[variant], numbers.backward[variant]);
+    }
+    expect_same(kernels.bias, numbers.bias);
+  }
 }
 
 TEST(CudaShapes, Flash1) {

@@ -1,9 +1,9 @@
-// What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a kernel can be chosen for an
-// assumed GPU. Nothing of it is ever launched: `launch` throws.
+// What stands in for the .cu files in builds without CUDA: the instances as numbers, so that a
+// kernel can be chosen for an assumed GPU. Nothing of it is ever launched: `launch` throws.
 #include "core/base/immortal.h"
+#include "cuda/baselines/delta.h"
 #include "cuda/baselines/minimal/launch.h"
 #include "cuda/baselines/standard/cublas.h"
-#include "cuda/baselines/standard/passes.h"
 #include "cuda/fp32/launch.h"
 #include "cuda/mma/forward/launch.h"
 #include "cuda/mma/forward/table.h"
@@ -32,71 +32,60 @@ std::span<const Instance> instances() {
 
 void (*minimal_kernel())(MinimalArguments) { return nullptr; }
 
-std::span<const ForwardInstance> flash2_forward_fp16() {
-  return instances<ForwardInstance, kForwardConfigs<ptx::Half16::fp16>>();
+std::span<const mma::forward::Instance> flash2_forward_fp16() {
+  return instances<mma::forward::Instance, mma::forward::kConfigs<ptx::Half16::fp16>>();
 }
-std::span<const ForwardInstance> flash2_forward_bf16() {
-  return instances<ForwardInstance, kForwardConfigs<ptx::Half16::bf16>>();
+std::span<const mma::forward::Instance> flash2_forward_bf16() {
+  return instances<mma::forward::Instance, mma::forward::kConfigs<ptx::Half16::bf16>>();
 }
-std::span<const ForwardInstance> flash2_sm75_forward_fp16() {
-  return instances<ForwardInstance, kTuringForwardConfigs>();
-}
-
-std::span<const hopper::Instance> hopper_forward_fp16() {
-  return instances<hopper::Instance, hopper::kConfigs<ptx::Half16::fp16>>();
-}
-std::span<const hopper::Instance> hopper_forward_bf16() {
-  return instances<hopper::Instance, hopper::kConfigs<ptx::Half16::bf16>>();
-}
-std::span<const hopper::BackwardInstance> hopper_backward_fp16() {
-  return instances<hopper::BackwardInstance, hopper::kBackwardConfigs<ptx::Half16::fp16>>();
-}
-std::span<const hopper::BackwardInstance> hopper_backward_bf16() {
-  return instances<hopper::BackwardInstance, hopper::kBackwardConfigs<ptx::Half16::bf16>>();
+std::span<const mma::forward::Instance> flash2_sm75_forward_fp16() {
+  return instances<mma::forward::Instance, mma::forward::kTuringConfigs>();
 }
 
-namespace flash2 {
-BackwardFamily backward_family_fp16() { return shapes::backward_family(); }
-BackwardFamily backward_family_bf16() { return shapes::backward_family(); }
-BackwardFamily backward_family_sm75() { return shapes::backward_family_turing(); }
-}  // namespace flash2
+std::span<const sm90::forward::Instance> hopper_forward_fp16() {
+  return instances<sm90::forward::Instance, sm90::forward::kConfigs<ptx::Half16::fp16>>();
+}
+std::span<const sm90::forward::Instance> hopper_forward_bf16() {
+  return instances<sm90::forward::Instance, sm90::forward::kConfigs<ptx::Half16::bf16>>();
+}
+std::span<const sm90::backward::Instance> hopper_backward_fp16() {
+  return instances<sm90::backward::Instance, sm90::backward::kConfigs<ptx::Half16::fp16>>();
+}
+std::span<const sm90::backward::Instance> hopper_backward_bf16() {
+  return instances<sm90::backward::Instance, sm90::backward::kConfigs<ptx::Half16::bf16>>();
+}
+
+namespace mma::backward {
+Family family_fp16() { return shapes::backward_family(); }
+Family family_bf16() { return shapes::backward_family(); }
+Family family_sm75() { return shapes::backward_family_turing(); }
+}  // namespace mma::backward
 
 namespace flash1 {
-template <Engine E, int HeadDim>
-const Instances& instances() {
-  static constexpr Instances kInstances = shapes::flash1_instances(E, HeadDim);
+template <Engine E>
+std::span<const Instances> engine_instances() {
+  static constexpr Instances kInstances[] = {
+      shapes::flash1_instances(E, 64), shapes::flash1_instances(E, 128), shapes::flash1_instances(E, 256)};
   return kInstances;
 }
-template const Instances& instances<Engine::fp32, 64>();
-template const Instances& instances<Engine::fp32, 128>();
-template const Instances& instances<Engine::fp32, 256>();
-template const Instances& instances<Engine::sm75_fp16, 64>();
-template const Instances& instances<Engine::sm75_fp16, 128>();
-template const Instances& instances<Engine::sm75_fp16, 256>();
-template const Instances& instances<Engine::sm80_fp16, 64>();
-template const Instances& instances<Engine::sm80_fp16, 128>();
-template const Instances& instances<Engine::sm80_fp16, 256>();
-template const Instances& instances<Engine::sm80_bf16, 64>();
-template const Instances& instances<Engine::sm80_bf16, 128>();
-template const Instances& instances<Engine::sm80_bf16, 256>();
+template std::span<const Instances> engine_instances<Engine::fp32>();
+template std::span<const Instances> engine_instances<Engine::sm75_fp16>();
+template std::span<const Instances> engine_instances<Engine::sm80_fp16>();
+template std::span<const Instances> engine_instances<Engine::sm80_bf16>();
 }  // namespace flash1
 
 namespace fp32 {
-const void* halves_forward(int, Instance) { return nullptr; }
-const void* halves_backward(Gradient, int, bool) { return nullptr; }
-const void* halves_fused_backward(int) { return nullptr; }
-const void* halves_bias_gradient(int) { return nullptr; }
-const void* fma_forward(int, Instance) { return nullptr; }
-const void* fma_backward(Gradient, int, bool) { return nullptr; }
-const void* fma_bias_gradient(int) { return nullptr; }
-const void* delta_kernel() { return nullptr; }
+std::span<const ForwardInstance> halves_forward() { return {}; }
+std::span<const BackwardInstance> halves_backward() { return {}; }
+std::span<const FusedInstance> halves_fused_backward() { return {}; }
+std::span<const BiasGradientInstance> halves_bias_gradient() { return {}; }
+std::span<const ForwardInstance> fma_forward() { return {}; }
+std::span<const BackwardInstance> fma_backward() { return {}; }
+std::span<const BiasGradientInstance> fma_bias_gradient() { return {}; }
+void (*delta_kernel())(DeltaArguments) { return nullptr; }
 }  // namespace fp32
 
-namespace standard {
-void row_delta(const core::Problem&, const Matrices&, void*) {
-  launch(nullptr, "delta", 1, 1, 0, nullptr, nullptr);
-}
-}  // namespace standard
+void row_delta(const core::Problem&, float*, void*) { launch(nullptr, "delta", 1, 1, 0, nullptr, nullptr); }
 
 const std::string& cublas_missing() {
   static const std::string& reason =

@@ -1,10 +1,10 @@
 #include "registry/registry.h"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "core/base/environment.h"
 #include "core/base/lazy.h"
@@ -18,28 +18,12 @@
 namespace tessera::registry {
 namespace {
 
+using core::Choice;
 using core::concat;
-
-constexpr std::array<const char*, kFeatureCount> kFeatureNames = {
-    "fp64",
-    "fp32",
-    "fp16",
-    "bf16",
-    "causal",
-    "window",
-    "block-sparse mask",
-    "packed sequences",
-    "grouped heads",
-    "d_v != d_qk",
-    "bias",
-    "bias gradient",
-    "ALiBi",
-    "softcap",
-    "dropout",
-    "LSE gradient",
-    "shards (origin)",
-    "deterministic backward",
-};
+using core::Features;
+using core::Kernel;
+using core::Problem;
+using core::Reason;
 
 // A device as messages name it.
 struct Named {
@@ -50,24 +34,52 @@ std::ostream& operator<<(std::ostream& stream, const Named& named) {
   return named.device.type == DeviceType::cpu ? stream << "cpu" : stream << "cuda:" << named.device.index;
 }
 
-// Whether the kernel cannot serve the problem, which requires `features`, and why.
-bool missing(const Kernel& kernel, const core::Problem& problem, Features features, std::string_view forced,
-             core::Reason reason) {
-  if (!forced.empty() && kernel.name != forced) return reason.give("TESSERA_KERNEL asks for ", forced);
-  bool unfit = false;
-  if (kernel.device != problem.device.type) {
-    unfit = reason.give("runs on ", kernel.device == DeviceType::cpu ? "the CPU" : "CUDA devices",
-                        ", the data is on ", Named{problem.device});
+// What selection knows about one call.
+struct Call {
+  const Problem& problem;
+  Features features;  // that the problem requires
+  int workers;
+  std::string_view forced;
+
+  Call(const Problem& p, int count, std::string_view name)
+      : problem(p), features(required(p)), workers(count), forced(name) {}
+};
+
+bool implements(const Kernel& kernel, const Problem& p) {
+  return p.algorithm == Algorithm::automatic || kernel.algorithm == p.algorithm;
+}
+
+// Whether, and why, what the kernel declares already excludes it.
+bool excluded(const Kernel& kernel, const Call& call, Reason reason) {
+  const Problem& p = call.problem;
+  if (!call.forced.empty() && kernel.name != call.forced) {
+    return reason.give("TESSERA_KERNEL selects another kernel: ", call.forced);
   }
-  if (problem.algorithm != Algorithm::automatic && kernel.algorithm != problem.algorithm) {
-    unfit =
-        reason.give("implements ", name(kernel.algorithm), ", ", name(problem.algorithm), " is asked for");
+  bool result = false;
+  if (kernel.device != p.device.type) {
+    result = reason.give("runs on ", kernel.device == DeviceType::cpu ? "the CPU" : "CUDA devices",
+                         ", the tensors are on ", Named{p.device});
   }
-  const Features lacking = features.without(kernel.features);
-  if (!lacking.empty()) unfit = reason.give("lacks ", lacking);
-  if (unfit) return true;
-  if (kernel.limits != nullptr && kernel.limits(problem, reason)) return true;
-  return kernel.yields != nullptr && forced.empty() && kernel.yields(problem, reason);
+  if (!implements(kernel, p)) {
+    result = reason.give("implements ", name(kernel.algorithm), ", not ", name(p.algorithm));
+  }
+  const Features missing = call.features.without(kernel.features);
+  if (!missing.empty()) result = reason.give("does not support ", missing);
+  return result;
+}
+
+// How the kernel would run the problem. Whether it prefers another comes first: its choice may need
+// more workspace than there can be.
+std::optional<Choice> choice_of(const Kernel& kernel, const Call& call, Reason reason) {
+  if (excluded(kernel, call, reason)) return std::nullopt;
+  const bool may_prefer = kernel.prefers_another != nullptr && call.forced.empty();
+  if (may_prefer && kernel.prefers_another(call.problem, reason)) return std::nullopt;
+  return kernel.choose(call.problem, call.workers, reason);
+}
+
+std::string why_not(const Kernel& kernel, const Call& call) {
+  std::string reason;
+  return choice_of(kernel, call, Reason(reason)) ? std::string() : reason;
 }
 
 std::string names_of(std::span<const Kernel> table) {
@@ -81,79 +93,73 @@ std::string names_of(std::span<const Kernel> table) {
   return text;
 }
 
-// Why no kernel of the table serves the problem. Throws Error.
-[[noreturn]] void refuse_unserved(std::span<const Kernel> table, const core::Problem& problem,
-                                  std::string_view forced) {
-  const bool known = forced.empty() || std::any_of(table.begin(), table.end(),
-                                                   [&](const Kernel& k) { return k.name == forced; });
-  if (!known) core::refuse("TESSERA_KERNEL is '", forced, "'; it must be one of: ", names_of(table));
-  std::string message = concat("no kernel serves this ", name(problem.direction), " on ",
-                               Named{problem.device}, " in ", name(problem.dtype));
-  if (problem.device.type == DeviceType::cuda) {
-    if (const std::string reason = cuda::unusable(problem.device.index); !reason.empty()) {
-      message += concat(": ", reason);
+// The first kernel that implements the problem's algorithm on another kind of device, also when
+// this build has no such kernels; null: none.
+const Kernel* elsewhere(std::span<const Kernel> table, const Problem& p) {
+  for (const std::span<const Kernel> kernels : {table, cuda::kernels()}) {
+    for (const Kernel& kernel : kernels) {
+      if (kernel.direction == p.direction && kernel.device != p.device.type && implements(kernel, p)) {
+        return &kernel;
+      }
     }
   }
-  bool any = false;
+  return nullptr;
+}
+
+// The kernel that comes closest to running the call: first one that declares all it takes, then one
+// that is for the device and the algorithm; null: none is.
+const Kernel* nearest(std::span<const Kernel> table, const Call& call) {
+  const Kernel* result = nullptr;
   for (const Kernel& kernel : table) {
-    if (kernel.direction != problem.direction) continue;
-    std::string reason;
-    missing(kernel, problem, required(problem), forced, core::Reason(reason));
-    message += concat("\n  ", kernel.name, ": ", reason);
-    any = true;
-  }
-  if (!any) message += concat("\n  this build has no ", name(problem.direction), " kernel");
-  throw Error(ErrorCode::unsupported, message);
-}
-
-}  // namespace
-
-std::ostream& operator<<(std::ostream& stream, Features features) {
-  const char* comma = "";
-  for (const std::string& name : names(features)) stream << std::exchange(comma, ", ") << name;
-  return stream;
-}
-
-std::vector<std::string> names(Features features) {
-  std::vector<std::string> result;
-  for (int bit = 0; bit < kFeatureCount; ++bit) {
-    if (features.contains(static_cast<Feature>(1U << bit))) result.emplace_back(kFeatureNames[bit]);
+    if (kernel.direction != call.problem.direction) continue;
+    if (!excluded(kernel, call, {})) return &kernel;
+    const bool selectable = call.forced.empty() || kernel.name == call.forced;
+    const bool here = kernel.device == call.problem.device.type && implements(kernel, call.problem);
+    if (result == nullptr && selectable && here) result = &kernel;
   }
   return result;
 }
 
-Features relevant(Direction direction) {
-  if (direction == Direction::backward) return Features::all();
-  return Features::all().without(Feature::bias_gradient | Feature::lse_gradient | Feature::deterministic);
+// The first sentence of a refusal: what is in the way, and what would help.
+std::string obstacle(std::span<const Kernel> table, const Call& call) {
+  const Problem& p = call.problem;
+  const bool on_cpu = p.device.type == DeviceType::cpu;
+  if (!on_cpu) {
+    if (std::string unusable = cuda::unusable(p.device.index); !unusable.empty()) return unusable;
+  }
+  if (const Kernel* kernel = nearest(table, call); kernel != nullptr) {
+    return concat("no kernel supports this ", name(p.direction), " on ", Named{p.device}, " in ",
+                  name(p.dtype), "; ", kernel->name, " ", why_not(*kernel, call));
+  }
+  if (!call.forced.empty()) {
+    return concat("TESSERA_KERNEL selects ", call.forced, ", which does not run this ", name(p.direction),
+                  " on ", Named{p.device});
+  }
+  if (const Kernel* other = elsewhere(table, p); other != nullptr && p.algorithm != Algorithm::automatic) {
+    return concat("no ", on_cpu ? "CPU" : "GPU", " kernel implements ", name(p.algorithm), "; it requires ",
+                  other->hardware);
+  }
+  return concat("this build has no kernel for ", name(p.direction), " on ", Named{p.device},
+                p.algorithm == Algorithm::automatic ? "" : " that implements ",
+                p.algorithm == Algorithm::automatic ? "" : name(p.algorithm));
 }
 
-Features required(const core::Problem& p) {
-  Features features;
-  switch (p.dtype) {
-    case DType::fp64: features |= Feature::fp64; break;
-    case DType::fp32: features |= Feature::fp32; break;
-    case DType::fp16: features |= Feature::fp16; break;
-    case DType::bf16: features |= Feature::bf16; break;
+// Why no kernel of the table supports the problem. Throws Error.
+[[noreturn]] void refuse_unsupported(std::span<const Kernel> table, const Call& call) {
+  const bool known = call.forced.empty() || std::any_of(table.begin(), table.end(), [&](const Kernel& k) {
+                       return k.name == call.forced;
+                     });
+  if (!known) core::refuse("TESSERA_KERNEL is '", call.forced, "'; it must be one of: ", names_of(table));
+  std::string message = obstacle(table, call);
+  for (const Kernel& kernel : table) {
+    if (kernel.direction == call.problem.direction) {
+      message += concat("\n  ", kernel.name, ": ", why_not(kernel, call));
+    }
   }
-  if (p.right == 0) features |= Feature::causal;
-  if (p.left != core::kUnbounded || p.right > 0) features |= Feature::window;
-  if (p.blocks) features |= Feature::block_sparse;
-  if (p.packed) features |= Feature::packed;
-  if (p.kv_heads != p.q_heads) features |= Feature::gqa;
-  if (p.v_dim != p.qk_dim) features |= Feature::value_dim;
-  if (p.has_bias) features |= Feature::bias;
-  if (p.has_grad_bias) features |= Feature::bias_gradient;
-  if (p.alibi_slopes != nullptr) features |= Feature::alibi;
-  if (p.softcap != 0) features |= Feature::softcap;
-  if (p.dropout) features |= Feature::dropout;
-  if (p.has_grad_lse) features |= Feature::lse_gradient;
-  const Origin& origin = p.origin;
-  if (origin.row != 0 || origin.column != 0 || origin.batch != 0 || origin.head != 0) {
-    features |= Feature::shard;
-  }
-  if (p.deterministic && p.direction == Direction::backward) features |= Feature::deterministic;
-  return features;
+  throw Error(ErrorCode::unsupported, message);
 }
+
+}  // namespace
 
 std::span<const Kernel> kernels() {
   const auto sorted = [](bool with_cuda) {
@@ -174,24 +180,29 @@ std::string_view forced_kernel() {
   return name ? std::string_view(*name) : std::string_view();
 }
 
-const Kernel& select(std::span<const Kernel> table, const core::Problem& problem, std::string_view forced) {
-  const Features features = required(problem);
+Selection select(std::span<const Kernel> table, const Problem& problem, int workers,
+                 std::string_view forced) {
+  const Call call(problem, workers, forced);
   for (const Kernel& kernel : table) {
-    if (kernel.direction == problem.direction && !missing(kernel, problem, features, forced, {}))
-      return kernel;
+    if (kernel.direction != problem.direction) continue;
+    if (const std::optional<Choice> choice = choice_of(kernel, call, {})) return {&kernel, *choice};
   }
-  refuse_unserved(table, problem, forced);
+  refuse_unsupported(table, call);
 }
 
-std::vector<Rejection> rejections(std::span<const Kernel> table, const core::Problem& problem,
+std::vector<Rejection> rejections(std::span<const Kernel> table, const Problem& problem, int workers,
                                   const Kernel& chosen, std::string_view forced) {
+  const Call call(problem, workers, forced);
   std::vector<Rejection> result;
   for (const Kernel& kernel : table) {
     if (kernel.direction != problem.direction || kernel.name == chosen.name) continue;
     std::string reason;
-    if (!missing(kernel, problem, required(problem), forced, core::Reason(reason))) {
-      reason = concat("serves it, but ", chosen.name, " comes first");
+    try {
+      reason = why_not(kernel, call);
+    } catch (const Error& error) {  // workspace beyond 64 bits, say: the chosen kernel does not mind
+      reason = error.what();
     }
+    if (reason.empty()) reason = concat("supports it; ", chosen.name, " is preferred");
     result.push_back({std::string(kernel.name), std::move(reason)});
   }
   return result;

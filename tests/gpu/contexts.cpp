@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/common/host/limits.h"
 #include "support/gpu.h"
 #include "support/tensors.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 #include "core/base/float16.h"
 #include "core/philox.h"
 #include "cuda/common/host/tensor_map.h"
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 #include "cuda/sm90/backward/kernel.cuh"
 #include "cuda/sm90/backward/launch.h"
 #include "cuda/sm90/backward/table.h"
@@ -22,6 +23,10 @@
 #include "cuda/sm90/forward/table.h"
 
 namespace tessera::cuda::hopper {
+
+using namespace sm90::forward;
+using BackwardConfig = sm90::backward::Config;
+using BackwardInstance = sm90::backward::Instance;
 namespace {
 
 using ptx::Half16;
@@ -39,17 +44,19 @@ std::uint32_t* report() {
   return words;
 }
 
-// Waits for the GPU; ends the program when it failed, because nothing works after that.
-void finish(const std::string& what) {
+// What the forward kernel waits for, in the order of WaitFor.
+constexpr const char* kForwardWaits[] = {"a tile",     "Q to arrive", "room for Q", "K to arrive",
+                                         "room for K", "V to arrive", "room for V", "the tile counter"};
+
+// Waits for the GPU; ends the program when it failed, because nothing works after that. `waits`: the names of what the
+// kernel may wait for.
+void finish(const std::string& what, std::span<const char* const> waits = kForwardWaits) {
   const cudaError_t status = cudaDeviceSynchronize();
   if (status == cudaSuccess) return;
   std::printf("FAILED %s: %s\n", what.c_str(), cudaGetErrorString(status));
   if (report()[0] != 0) {
-    constexpr const char* kWaits[] = {"a tile",        "Q to be full",     "Q to be empty",
-                                      "K to be full",  "K to be empty",    "V to be full",
-                                      "V to be empty", "the tile counter", "scores"};
-    std::printf("  thread %u of block %u waited too long for %s\n", report()[3], report()[2],
-                kWaits[report()[1] % 9]);
+    const char* const wait = report()[1] < waits.size() ? waits[report()[1]] : "something unknown";
+    std::printf("  thread %u of block %u waited too long for %s\n", report()[3], report()[2], wait);
   }
   std::exit(1);
 }
@@ -133,7 +140,7 @@ __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_consta
     }
   }
   __syncthreads();
-  ptx::wait<true>(&full, 0, a.report, ptx::WaitFor::tile);
+  ptx::wait<true>(&full, 0, a.report, WaitFor::tile);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   float d[Width / 2] = {};
   std::uint32_t p[Scores ? 1 : Depth / 4];
@@ -319,10 +326,10 @@ void check_forward(const Instance& instance, const Shape& shape, bool codes) {
   p.out = view(out.data(), p.q_length, p.q_heads, p.v_dim);
   p.lse = {lse.data(), p.q_heads * p.q_length, p.q_length, 1};
   p.has_lse = true;
-  const Schedule schedule = hopper_schedule(c, p, device_limits(0).multiprocessors);
-  Device<std::byte> workspace(hopper_workspace(schedule) + 256);
+  const auto decision = sm90::forward::decide(instance, p, device_limits(0).multiprocessors);
+  Device<std::byte> workspace(decision.workspace_bytes() + 256);
   workspace.fill(0x5A);
-  launch_hopper(instance, p, workspace.data(), nullptr, report());
+  sm90::forward::enqueue(decision, p, workspace.data(), nullptr, report());
   finish(what);
 
   const std::vector<std::uint16_t> found = out.host();
@@ -536,10 +543,11 @@ void check_backward(const BackwardInstance& instance, const Shape& shape) {
   p.grad_q = exact.q.view(grad_q.data()), p.grad_k = exact.k.view(grad_k.data());
   p.grad_v = exact.v.view(grad_v.data());
   p.has_lse = p.has_grad_q = p.has_grad_k = p.has_grad_v = true;
-  Device<std::byte> workspace(hopper_backward_configuration(p, 0).workspace_bytes);
+  const auto decision = sm90::backward::decide(instance, p);
+  Device<std::byte> workspace(decision.workspace_bytes);
   workspace.fill(0xFF), grad_q.fill(0xFF), grad_k.fill(0xFF), grad_v.fill(0xFF);
-  launch_hopper_backward(instance, p, workspace.data(), nullptr, report());
-  finish(what);
+  sm90::backward::enqueue(decision, p, workspace.data(), nullptr, report());
+  finish(what, sm90::backward::kWaitNames);
   verdict(what, far_off("grad_q", grad_q, exact.grad_q, c.type) +
                     far_off("grad_k", grad_k, exact.grad_k, c.type) +
                     far_off("grad_v", grad_v, exact.grad_v, c.type));
@@ -559,13 +567,14 @@ void check_type() {
   check_product<128, 96, Type, false>();
   check_product<128, 128, Type, false>();
   check_product<256, 64, Type, false>();
-  static constexpr auto kInstances = instances<kConfigs<Type, true>>();
+  static constexpr auto kInstances = instances<kConfigs<Type, true>>(sm90::forward::kInstanceOf);
   for (const Instance& instance : kInstances) {
     for (const Shape& shape : kShapes) {
       for (const bool codes : {false, true}) check_forward(instance, shape, codes);
     }
   }
-  static constexpr auto kBackwardInstances = backward_instances<kBackwardConfigs<Type, true>>();
+  static constexpr auto kBackwardInstances =
+      instances<sm90::backward::kConfigs<Type, true>>(sm90::backward::kInstanceOf);
   for (const BackwardInstance& instance : kBackwardInstances) {
     for (const Shape& shape : kBackwardShapes) check_backward(instance, shape);
   }

@@ -7,5 +7,5 @@
     tessera report results                                 # the page, also written at the end of every run
 
 Rows are those of `tessera lab` (schema 1) with a few more fields; `tessera report` draws both into one page.
-docs/training.md explains what is measured and how.
+docs/guides/training.md explains what is measured and how.
 """

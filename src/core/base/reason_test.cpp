@@ -27,12 +27,22 @@ TEST(Reason, WordsAreMadeOnlyWhereSomebodyReads) {
   EXPECT_EQ(text, "a part");
 }
 
-TEST(Reason, SeveralAreSeparatedByCommas) {
+TEST(Reason, SeveralAreSeparatedBySemicolons) {
   std::string text;
   const Reason reason(text);
   reason.give("needs ", 7);
   reason.give("has ", 3);
-  EXPECT_EQ(text, "needs 7, has 3");
+  EXPECT_EQ(text, "needs 7; has 3");
+}
+
+TEST(Reason, DeclinesForFunctionsThatReturnAnOptional) {
+  std::string text;
+  const auto decide = [](const Reason& reason) -> std::optional<int> {
+    return reason.decline("requires ", 7);
+  };
+  EXPECT_FALSE(decide(Reason(text)));
+  EXPECT_FALSE(decide(Reason()));
+  EXPECT_EQ(text, "requires 7");
 }
 
 }  // namespace

@@ -1,29 +1,29 @@
-// cpu.decode: the forward entry for few queries and long keys.
+// cpu.decode: forward for few queries over many keys, as the registry calls it.
 #pragma once
 
 #include <string>
 
 #include "core/kernel.h"
 #include "core/problem.h"
+#include "cpu/machine/target.h"
 
 namespace tessera::cpu {
 
-// cpu.flash2 has the queries of one head in its lanes: with few of them most of its work is wasted, whatever
-// the group. Measured in fp32: over 8192 keys 16 queries take half the time here, 48 as long; over 64 keys 16
-// queries take as long.
+// cpu.flash2 puts the queries of one head into its lanes: with few queries, most lanes compute
+// nothing. Measured in fp32: over 8192 keys, 16 queries take half the time here and 48 take as
+// long; over 64 keys, 16 queries take as long.
 inline constexpr std::int64_t kMostDecodeQueries = 16;
 
-// Whether, and why, the kernel cannot serve a problem.
-bool decode_limits(const core::Problem& p, core::Reason reason);
+// Requires a vector instruction set.
+std::optional<core::Choice> choose_decode(const core::Problem& p, int workers, core::Reason reason);
+// The same with the code of a target that has an engine, for cpu.packed.
+core::Choice choose_decode(const core::Problem& p, int workers, Target target);
 
-// Whether, and why, cpu.flash2 serves a problem better.
-bool decode_yields(const core::Problem& p, core::Reason reason);
+// True above kMostDecodeQueries.
+bool decode_prefers_another(const core::Problem& p, core::Reason reason);
 
-registry::Configuration decode_configuration(const core::Problem& p, int workers);
+std::string decode_details(const core::Problem& p, const core::Choice& choice);
 
-std::string decode_details(const core::Problem& p, const registry::Configuration& configuration);
-
-void decode_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
+void run_decode(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
 }  // namespace tessera::cpu

@@ -156,7 +156,7 @@ class Prefetch {
 // The compiler reads again what lies behind the pointer. Products take one operand from the first-level cache
 // each time, although a register would hold it: with busy load pipes fp32 reads memory a third faster in
 // (batch, sequence, heads, head_dim) on Zen 4, probably because prefetches then do not come in bursts
-// (docs/kernels/cpu.md).
+// (docs/notebook/cpu.md).
 template <typename T>
 HWY_INLINE void read_again([[maybe_unused]] const T*& from) {
 #if HWY_TARGET == HWY_AVX3 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)

@@ -6,13 +6,13 @@
 
 namespace tessera::cpu {
 
-std::size_t bias_gradient_bytes(const core::Problem& p, int workers) {
+std::size_t bias_gradient_bytes(const core::Problem& p, Target target, int workers) {
   if (!p.has_grad_bias) return 0;
-  return core::workspace_bytes(0, bias_gradient_engine(active_target())->worker_bytes(p), workers);
+  return core::workspace_bytes(0, bias_gradient_engine(target)->worker_bytes(p), workers);
 }
 
-void bias_gradient(const core::Problem& p, int workers, const registry::Resources& resources) {
-  const BiasGradientEngine* engine = bias_gradient_engine(active_target());
+void bias_gradient(const core::Problem& p, Target target, int workers, const core::Resources& resources) {
+  const BiasGradientEngine* engine = bias_gradient_engine(target);
   const std::size_t bytes = engine->worker_bytes(p);
   parallel_for(*resources.executor, workers, engine->tasks(p), [&](std::int64_t task, int worker) {
     engine->run_task(p, task, resources.workspace + bytes * static_cast<std::size_t>(worker));

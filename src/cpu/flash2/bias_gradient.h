@@ -6,13 +6,14 @@
 
 #include "core/kernel.h"
 #include "core/problem.h"
+#include "cpu/machine/target.h"
 
 namespace tessera::cpu {
 
-// Workspace of so many workers; 0 when no gradient of a bias is asked for. The active target must have vectors.
-std::size_t bias_gradient_bytes(const core::Problem& p, int workers);
+// Workspace of `workers` workers; 0 when grad_bias is not requested. The target must have vectors.
+std::size_t bias_gradient_bytes(const core::Problem& p, Target target, int workers);
 
 // Fills grad_bias.
-void bias_gradient(const core::Problem& p, int workers, const registry::Resources& resources);
+void bias_gradient(const core::Problem& p, Target target, int workers, const core::Resources& resources);
 
 }  // namespace tessera::cpu

@@ -1,25 +1,38 @@
-// cpu.flash2: the entries for the registry. Each picks the best instruction set of the machine.
+// cpu.flash2, as the registry calls it. `choose` takes the fastest instruction set of this CPU.
 #pragma once
 
 #include <string>
 
 #include "core/kernel.h"
 #include "core/problem.h"
+#include "cpu/flash2/forward_plan.h"
+#include "cpu/machine/target.h"
 
 namespace tessera::cpu {
 
-registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers);
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers);
+// What cpu.flash2 decides for forward.
+struct Flash2ForwardDecision {
+  Target target{};                        // that the engine is for
+  const ForwardEngine* engine = nullptr;  // null: the portable one
+  ForwardPlan plan{};
+  std::int64_t tasks = 0;
+  int workers = 1;
+  std::size_t worker_bytes = 0;
+};
 
-std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& configuration);
-std::string flash2_backward_details(const core::Problem& p, const registry::Configuration& configuration);
+std::optional<core::Choice> choose_flash2_forward(const core::Problem& p, int workers, core::Reason reason);
+std::string flash2_forward_details(const core::Problem& p, const core::Choice& choice);
+void run_flash2_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
-void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
-// The same, but passes over the sequences of at most so many queries.
-void flash2_forward_longer_than(const core::Problem& p, const registry::Configuration& configuration,
-                                const registry::Resources& resources, std::int64_t queries);
-void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+// For cpu.packed: a decision in words, and forward of the sequences with more than `shortest`
+// queries, by a vector engine.
+std::string describe(const Flash2ForwardDecision& decision);
+void run_flash2_forward(const core::Problem& p, const Flash2ForwardDecision& decision,
+                        const core::Resources& resources, std::int64_t shortest);
+
+std::optional<core::Choice> choose_flash2_backward(const core::Problem& p, int workers, core::Reason reason);
+std::string flash2_backward_details(const core::Problem& p, const core::Choice& choice);
+void run_flash2_backward(const core::Problem& p, const core::Choice& choice,
+                         const core::Resources& resources);
 
 }  // namespace tessera::cpu

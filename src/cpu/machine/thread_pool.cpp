@@ -128,7 +128,7 @@ void ThreadPool::grow(int threads) {
 
 // Says where the pool's threads may run and how many of them, from the first on, may help with the job. They run where its
 // caller may. A job with a worker for every CPU gets one thread on each, none on the caller's: left alone, Linux wakes threads
-// after a pause beside the caller or each other and moves them milliseconds later (docs/kernels/cpu.md). With fewer workers
+// after a pause beside the caller or each other and moves them milliseconds later (docs/notebook/cpu.md). With fewer workers
 // the choice is left to Linux, which knows who else is busy.
 void ThreadPool::place(Job& job) {
   job.helpers = static_cast<int>(workers_.size());

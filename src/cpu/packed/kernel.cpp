@@ -1,8 +1,10 @@
-// cpu.packed: packed sequences, each by the kernel that the library chooses for it alone: cpu.decode for those of few
-// queries, cpu.flash2 for the others. So a row has the same bits whatever is packed beside it.
+// cpu.packed gives each packed sequence to the kernel that the library would choose for it alone:
+// cpu.decode for few queries, cpu.flash2 for the others. A row therefore has the same bits whatever
+// is packed beside it.
 //
-// The short sequences come first: a task is one key/value head of one of them, which runs as a problem of its own, in
-// the memory of its worker. Then cpu.flash2 runs as always and passes over them.
+// The short sequences come first. A task is one key/value head of one of them; its worker computes
+// it as a separate problem in its own memory. Then cpu.flash2 runs over all sequences and skips the
+// short ones.
 #include "cpu/packed/kernel.h"
 
 #include <algorithm>
@@ -15,7 +17,7 @@
 namespace tessera::cpu {
 namespace {
 
-// The one worker of a problem that is itself a task.
+// Runs everything in the current thread: a task is a whole problem with one worker.
 class InPlace final : public Executor {
  public:
   [[nodiscard]] int concurrency() const override { return 1; }
@@ -28,7 +30,7 @@ std::int64_t queries_of(const core::Problem& p, std::int64_t sequence) {
   return p.cumulative_q[sequence + 1] - p.cumulative_q[sequence];
 }
 
-// A view of the same memory that begins with another head or, for a bias, another sequence.
+// The view from another head on or, for a bias, another sequence.
 core::View from(core::View view, DType dtype, std::int64_t sequence, std::int64_t head) {
   if (!view) return view;
   const std::int64_t elements = sequence * view.batch_stride + head * view.head_stride;
@@ -36,7 +38,7 @@ core::View from(core::View view, DType dtype, std::int64_t sequence, std::int64_
   return view;
 }
 
-// One key/value head of any of the short sequences, as large as it may be.
+// The largest problem that a key/value head of a short sequence can be.
 core::Problem largest_part(const core::Problem& p) {
   core::Problem part = p;
   part.batch = 1;
@@ -46,7 +48,7 @@ core::Problem largest_part(const core::Problem& p) {
   return part;
 }
 
-// One key/value head of a sequence, with its query heads.
+// The problem of one key/value head of a sequence, with its query heads.
 core::Problem part_of(const core::Problem& p, std::int64_t sequence, std::int64_t kv_head) {
   const std::int64_t head = kv_head * p.group();
   core::Problem part = largest_part(p);
@@ -71,45 +73,50 @@ core::Problem part_of(const core::Problem& p, std::int64_t sequence, std::int64_
   return part;
 }
 
-std::size_t part_bytes(const core::Problem& p) {
-  return decode_configuration(largest_part(p), 1).workspace_bytes;
-}
+struct Decision {
+  Target target{};                 // that cpu.decode is compiled for
+  Flash2ForwardDecision longer{};  // for sequences of more than kMostDecodeQueries
+  std::size_t part_bytes = 0;      // workspace of a short one's problem
+};
 
 }  // namespace
 
-bool packed_limits(const core::Problem& p, core::Reason reason) {
-  return (!p.packed && reason.give("requires packed sequences")) || decode_limits(p, reason);
+std::optional<core::Choice> choose_packed(const core::Problem& p, int workers, core::Reason reason) {
+  if (!p.packed) return reason.decline("requires packed sequences");
+  const std::optional<core::Choice> shorter = choose_decode(largest_part(p), 1, reason);
+  if (!shorter) return std::nullopt;
+  core::Choice choice = *choose_flash2_forward(p, workers, reason);
+  const Decision d{.target = active_target(),
+                   .longer = choice.decision.as<Flash2ForwardDecision>(),
+                   .part_bytes = shorter->workspace_bytes};
+  const auto count = static_cast<std::size_t>(choice.workers);
+  choice.workspace_bytes = std::max(choice.workspace_bytes, d.part_bytes * count);
+  choice.decision = d;
+  return choice;
 }
 
-registry::Configuration packed_configuration(const core::Problem& p, int workers) {
-  registry::Configuration configuration = flash2_forward_configuration(p, workers);
-  const auto count = static_cast<std::size_t>(configuration.workers);
-  configuration.workspace_bytes = std::max(configuration.workspace_bytes, part_bytes(p) * count);
-  return configuration;
-}
-
-std::string packed_details(const core::Problem& p, const registry::Configuration& configuration) {
-  return core::concat(flash2_forward_details(p, configuration), "\nsequences of at most ", kMostDecodeQueries,
+std::string packed_details(const core::Problem&, const core::Choice& choice) {
+  return core::concat(describe(choice.decision.as<Decision>().longer), "\nsequences of at most ",
+                      kMostDecodeQueries,
                       " queries as cpu.decode computes them, the others as cpu.flash2 does");
 }
 
-void packed_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources) {
+void run_packed(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto d = choice.decision.as<Decision>();
   bool any = false;
   for (std::int64_t s = 0; s < p.batch; ++s) any = any || queries_of(p, s) <= kMostDecodeQueries;
   if (any) {
-    const std::size_t bytes = part_bytes(p);
     parallel_for(
-        *resources.executor, configuration.workers, p.batch * p.kv_heads, [&](std::int64_t task, int worker) {
+        *resources.executor, choice.workers, p.batch * p.kv_heads, [&](std::int64_t task, int worker) {
           const std::int64_t sequence = task / p.kv_heads;
           if (queries_of(p, sequence) > kMostDecodeQueries) return;
           const core::Problem part = part_of(p, sequence, task % p.kv_heads);
           InPlace in_place;
-          decode_forward(part, decode_configuration(part, 1),
-                         {resources.workspace + bytes * static_cast<std::size_t>(worker), &in_place});
+          run_decode(part, choose_decode(part, 1, d.target),
+                     {resources.workspace + d.part_bytes * static_cast<std::size_t>(worker), &in_place});
         });
   }
-  flash2_forward_longer_than(p, configuration, resources, kMostDecodeQueries);
+  run_flash2_forward(p, d.longer, resources, kMostDecodeQueries);
 }
 
 }  // namespace tessera::cpu

@@ -1,4 +1,5 @@
-// cpu.packed: forward of packed sequences of which some may be short: each by the kernel that it has alone.
+// cpu.packed: forward of packed sequences, as the registry calls it. Each sequence is computed as
+// if it were alone.
 #pragma once
 
 #include <string>
@@ -8,14 +9,9 @@
 
 namespace tessera::cpu {
 
-// Whether, and why, the kernel cannot support a problem.
-bool packed_limits(const core::Problem& p, core::Reason reason);
-
-registry::Configuration packed_configuration(const core::Problem& p, int workers);
-
-std::string packed_details(const core::Problem& p, const registry::Configuration& configuration);
-
-void packed_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
+// Requires packed sequences and a vector instruction set.
+std::optional<core::Choice> choose_packed(const core::Problem& p, int workers, core::Reason reason);
+std::string packed_details(const core::Problem& p, const core::Choice& choice);
+void run_packed(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
 }  // namespace tessera::cpu

@@ -1,6 +1,8 @@
-// What may happen to one score between the product and the exponential: softcap, bias, ALiBi; and dropout after it.
+// What may happen to a score between the product and the exponential (softcap, bias, ALiBi) and
+// after it (dropout).
 //
-// Scores enter as Q K^T and leave in base-2 logarithms, so that the exponential is 2^(score - reference).
+// Scores enter as Q K^T and leave in base-2 logarithms, so that the exponential is 2^(score -
+// reference).
 #pragma once
 
 #include <cstdint>
@@ -13,11 +15,11 @@
 
 namespace tessera::cuda {
 
-inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
 
-// scale * s, capped: softcap * tanh(scale * s / softcap). One branch for all: where each element has its own, the compiler
-// makes predicates of them, and every call pays for both sides.
+// s becomes scale * s or, with a softcap, softcap * tanh(scale * s / softcap). One branch covers
+// all elements. If every element had its own, the compiler would turn them into predicates, and
+// every call would pay for both sides.
 template <int Tiles, int Blocks>
 __device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[Tiles][Blocks][4]) {
   auto each = [&](auto&& change) {
@@ -33,7 +35,7 @@ __device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[
   }
 }
 
-// The same, and `grad`, the gradient of what comes out, becomes that of what went in but for the scale.
+// The same for s. `grad` is the gradient of the result and becomes that of the scaled product.
 template <int Tiles, int Blocks>
 __device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[Tiles][Blocks][4],
                                              float (&grad)[Tiles][Blocks][4]) {
@@ -52,18 +54,19 @@ __device__ __forceinline__ void scale_scores(const ScoreFeatures& f, float (&s)[
   }
 }
 
-// The slope of a head, for scores in base-2 logarithms.
+// The ALiBi slope of a head, for scores in base-2 logarithms.
 __device__ __forceinline__ float alibi_slope(const core::Problem& p, std::int64_t sequence,
                                              std::int64_t head) {
   return p.alibi_slopes[sequence * p.alibi_batch_stride + head] * kLog2E;
 }
 
-// 0xFFFF where an element is kept, for the two columns of a word of random bits.
+// 0xFFFF in each half of a word of random bits whose element dropout keeps. The halves are two
+// columns.
 __device__ __forceinline__ std::uint32_t kept_halves(const ScoreFeatures& f, std::uint32_t word) {
   return ptx::at_least_or_nan(f.dropout.operand(word), f.dropout.limit) ^ f.dropout.invert;
 }
 
-// A number of the bias, which has the type of Q or is fp32.
+// A number of the bias, which has the type of Q or fp32.
 template <ptx::Half16 Type>
 __device__ __forceinline__ float bias_number(std::uint16_t x) {
   return ptx::unpack<Type>(x).x;
@@ -73,7 +76,7 @@ __device__ __forceinline__ float bias_number(float x) {
   return x;
 }
 
-// One element of the bias, as it is stored.
+// One element of the bias.
 __device__ __forceinline__ float load_bias(const core::Problem& p, std::int64_t offset) {
   if (p.bias_dtype == DType::fp32) return __ldg(static_cast<const float*>(p.bias.data) + offset);
   const std::uint32_t bits = __ldg(static_cast<const unsigned short*>(p.bias.data) + offset);

@@ -1,22 +1,21 @@
-// The options of a query head as the backward kernels take them, and which elements dropout keeps in the layouts of their
-// fragments.
+// The options of a query head as the backward kernels read them: where its bias, its ALiBi slope
+// and its random numbers are; and which elements dropout keeps, in the layouts of their fragments.
 #pragma once
 
 #include <cstdint>
 
 #include "core/philox.h"
 #include "core/problem.h"
-#include "cuda/common/dropout_lanes.h"
 #include "cuda/common/features.cuh"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda {
 
-// What is not the same for all heads of a call.
+// What differs from one head of a call to the next.
 struct HeadOptions {
   std::int64_t bias;           // offset of row 0
-  float slope;                 // of ALiBi, in base-2 logarithms
-  int diagonal;                // where ALiBi counts from
+  float slope;                 // of ALiBi, for scores in base-2 logarithms
+  int diagonal;                // ALiBi counts the distance of j from i + diagonal
   core::DropoutStream stream;  // of the random numbers
   std::int64_t row, column;    // global coordinates of row 0 and column 0
 };
@@ -31,15 +30,17 @@ __device__ inline HeadOptions head_options(const core::Problem& p, const core::S
   return o;
 }
 
-// A score with its bias, in base-2 logarithms. -inf hides the key whatever the score is; steps that no mask cuts have no bias.
+// A score plus its bias, in base-2 logarithms. A bias of -inf hides the key whatever the score is.
+// Steps that no mask cuts have no bias.
 template <bool Masked>
 __device__ __forceinline__ float biased_score(float score, float bias) {
   const float sum = fmaf(bias, kLog2E, score);
   return Masked && bias == -INFINITY ? -INFINITY : sum;
 }
 
-// The score of row i and column j, as it leaves the product, in base-2 logarithms; `grad`, the gradient of what comes
-// out, becomes that of what went in but for the scale, unless BeforeCap. Reads the bias where `seen` alone.
+// Turns the product of row i and column j into a score in base-2 logarithms. `grad` is the gradient
+// of the result and becomes that of the scaled product; BeforeCap leaves it as it is. The bias is
+// read only where `seen`.
 template <bool BeforeCap = false>
 __device__ __forceinline__ float featured_score(const core::Problem& p, const ScoreFeatures& f,
                                                 const HeadOptions& o, float score, float& grad, int i, int j,
@@ -57,8 +58,9 @@ __device__ __forceinline__ float featured_score(const core::Problem& p, const Sc
   return value;
 }
 
-// Which of columns j, j + 8, j + 16 and j + 24 of row i are kept, as bits 0 to 3: one call of the generator when column j
-// is among the first eight of an aligned group of 32, else two.
+// Which of columns j, j + 8, j + 16 and j + 24 of row i dropout keeps, as bits 0 to 3. That takes
+// one call of the generator when column j is among the first eight of an aligned group of 32, else
+// two.
 __device__ __forceinline__ std::uint32_t kept_by_eights(const HeadOptions& o, std::uint32_t threshold, int i,
                                                         int j) {
   const std::int64_t column = o.column + j;
@@ -76,8 +78,9 @@ __device__ __forceinline__ std::uint32_t kept_by_eights(const HeadOptions& o, st
   return bits >> word & 15;
 }
 
-// Which elements of the 32 keys from `key` on and the 8 * Blocks queries from i on are kept, in the layout of
-// dropout_lanes.h. By a warp; one call for eight elements of a lane where the keys begin an aligned group of 32.
+// Which elements of the 32 keys from `key` on and the 8 * Blocks queries from i on dropout keeps,
+// as bits kept_bit(x, j, r) (features.h). By a warp. One call of the generator serves eight
+// elements of a lane where the keys begin an aligned group of 32.
 template <int Blocks>
 __device__ __forceinline__ std::uint32_t kept_of_keys(const HeadOptions& o, const ScoreFeatures& f, int i,
                                                       int key) {
@@ -104,8 +107,9 @@ __device__ __forceinline__ std::uint32_t kept_of_keys(const HeadOptions& o, cons
   return bits;
 }
 
-// Which of the columns {8 m + 2 t, 8 m + 2 t + 1 : m = 0..3} after column j of row i are kept, as bits 2 m and 2 m + 1:
-// what one lane holds of 32 columns when rows are queries. Column j must begin an aligned group of 32.
+// Which of the columns {8 m + 2 t, 8 m + 2 t + 1 : m = 0..3} after column j of row i dropout keeps,
+// as bits 2 m and 2 m + 1: what one lane holds of 32 columns when rows are queries. Column j must
+// begin an aligned group of 32.
 __device__ __forceinline__ std::uint32_t kept_of_lane(const HeadOptions& o, const ScoreFeatures& f, int i,
                                                       int j, int t) {
   const core::PhiloxBlock block =
@@ -138,4 +142,4 @@ __device__ __forceinline__ std::uint32_t kept_of_lane_anywhere(const HeadOptions
   return bits;
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda

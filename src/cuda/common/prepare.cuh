@@ -1,22 +1,29 @@
-// Before and after the tiles of a backward call: delta and the LSE in the units and blocks that the kernels read, dQ from
-// the blocks of sums that they leave. One thread block per block of 64 queries of a head.
+// Before and after the tiles of a backward call. prepare computes delta and the LSE in the units
+// and blocks that the kernels read; finish turns the blocks of sums that they leave into rows of
+// dQ. One thread block per block of 64 queries of a head.
 //
-// Traffic: prepare reads O, dO and the LSE and writes 8 bytes per row and the zeros of the dQ sums; finish reads the sums
-// and writes dQ.
+// Traffic: prepare reads O, dO and the LSE and writes 8 bytes per row and the zeros of the dQ sums;
+// finish reads the sums and writes dQ.
 #pragma once
 
-#include "cuda/common/backward_steps.cuh"
+#include <cstdint>
 
-namespace tessera::cuda::flash2 {
+#include "cuda/common/backward_call.h"
+#include "cuda/common/dq_sums.cuh"
+#include "cuda/common/engine.h"
+#include "cuda/common/features.cuh"
+#include "cuda/common/rows.cuh"
 
-// The block of queries of this thread block; `rows` is 0 past the end of a sequence.
+namespace tessera::cuda {
+
+// The block of queries of this thread block. `rows` is 0 or less past the end of a sequence.
 struct QueryBlock {
   core::Sequence s;
   int head;
   int begin, rows;
   std::int64_t index;  // among all heads' blocks
 
-  __device__ explicit QueryBlock(const BackwardArguments& a) {
+  __device__ explicit QueryBlock(const BackwardCall& a) {
     const auto task = a.order[blockIdx.x];
     s = core::sequence(a.problem, task.sequence);
     head = static_cast<int>(task.head);
@@ -27,7 +34,7 @@ struct QueryBlock {
 };
 
 // The product of eight numbers of two rows.
-template <Half16 Type>
+template <ptx::Half16 Type>
 __device__ __forceinline__ float dot_chunk(uint4 a, uint4 b) {
   const std::uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
   float sum = 0;
@@ -39,10 +46,10 @@ __device__ __forceinline__ float dot_chunk(uint4 a, uint4 b) {
   return sum;
 }
 
-// Eight lanes per row: delta = (rowsum(dO o O) - dLSE) / keep_scale.
+// delta = (rowsum(dO o O) - dLSE) / keep_scale, by eight lanes per row; zeros for the sums of dQ;
+// and the state that thread blocks share in deterministic mode.
 template <Engine E>
-__global__ void __launch_bounds__(kPrepareThreads)
-    backward_prepare(const __grid_constant__ BackwardArguments a) {
+__global__ void __launch_bounds__(kPrepareThreads) backward_prepare(const __grid_constant__ BackwardCall a) {
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
   if (a.ticket != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.ticket = 0;
@@ -62,10 +69,10 @@ __global__ void __launch_bounds__(kPrepareThreads)
     float sum = 0;
     const std::int64_t token = s.q_begin + block.begin + row;
     if (row < block.rows) {
-      const auto* out = p.out.row<const std::uint16_t>(s.tensor_batch, block.head, token);
-      const auto* grad = p.grad_out.row<const std::uint16_t>(s.tensor_batch, block.head, token);
+      const auto* out = p.out.row<const ptx::HalfBits>(s.tensor_batch, block.head, token);
+      const auto* grad = p.grad_out.row<const ptx::HalfBits>(s.tensor_batch, block.head, token);
       const bool aligned = ((reinterpret_cast<std::uintptr_t>(out) | reinterpret_cast<std::uintptr_t>(grad) |
-                             static_cast<std::uintptr_t>(columns * 2)) &
+                             static_cast<std::uintptr_t>(columns * sizeof(ptx::HalfBits))) &
                             15) == 0;
       if (aligned) {
         for (int c = lane * 8; c < columns; c += kLanes * 8) {
@@ -84,7 +91,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     if (row < block.rows) {
       lse = *p.lse.row<const float>(s.tensor_batch, block.head, token) * kLog2E;
       if (p.has_grad_lse) sum -= *p.grad_lse.row<const float>(s.tensor_batch, block.head, token);
-      if (lse == -INFINITY) lse = INFINITY, sum = 0;  // a row that saw nothing: P = 2^(S - inf) = 0
+      if (lse == -INFINITY) lse = INFINITY, sum = 0;  // the row sees no key: P = 2^(S - inf) = 0
     }
     float* statistics = a.statistics + block.index * (2 * kQueryBlock);
     statistics[row] = lse;
@@ -92,16 +99,16 @@ __global__ void __launch_bounds__(kPrepareThreads)
   }
 }
 
-// Whose sums finish reads: those of this library's own kernels, in the layout of the GPU that they are compiled for, or
-// cuda.hopper's, which come by fours whatever this kernel is compiled for.
+// Whose sums finish reads. cuda.flash2's kernels are compiled for the same GPUs as this one and use
+// their layout; those of cuda.hopper are compiled for 9.0 alone and always use fours.
 enum class SumsOf : int { flash2, hopper };
 
-// dQ = scale * sums, row by row: each warp takes 16 rows x 64 columns at a time through shared memory.
+// dQ = scale * sums, row by row. Each warp moves 16 rows x 64 columns at a time through shared
+// memory.
 template <Engine E, SumsOf Whose>
-__global__ void __launch_bounds__(kFinishThreads)
-    backward_finish(const __grid_constant__ BackwardArguments a) {
+__global__ void __launch_bounds__(kFinishThreads) backward_finish(const __grid_constant__ BackwardCall a) {
   constexpr SumsLayout kLayout = Whose == SumsOf::hopper ? SumsLayout::fours : kOwnLayout;
-  __shared__ __align__(1024) unsigned char staged[kFinishThreads / 32][16 * 128];
+  __shared__ __align__(1024) unsigned char staged[kFinishThreads / 32][16 * SharedTile<64>::kRowBytes];
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
   if (block.rows <= 0) return;
@@ -119,17 +126,13 @@ __global__ void __launch_bounds__(kFinishThreads)
       load_fragment<kLayout>(x[0][j], sums + fragment_offset(a.head_dim, row, column + 8 * j));
     stage_rows<type_of(E), 64>(tile, 0, 0, x, scale);
     __syncwarp();
-    std::uint16_t* to =
-        p.grad_q.row<std::uint16_t>(block.s.tensor_batch, block.head, block.s.q_begin + block.begin + row) +
+    ptx::HalfBits* to =
+        p.grad_q.row<ptx::HalfBits>(block.s.tensor_batch, block.head, block.s.q_begin + block.begin + row) +
         column;
-    const bool aligned =
-        ((reinterpret_cast<std::uintptr_t>(to) >> 1 | static_cast<std::uintptr_t>(p.grad_q.row_stride) |
-          static_cast<std::uintptr_t>(columns)) &
-         7) == 0;
-    store_rows<64>(tile, to, p.grad_q.row_stride, 0, min(16, block.rows - row), columns - column, aligned,
-                   lane, 32);
+    store_rows<64>(tile, to, p.grad_q.row_stride, 0, min(16, block.rows - row), columns - column,
+                   rows_aligned(to, p.grad_q.row_stride, columns), lane, 32);
     __syncwarp();
   }
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda

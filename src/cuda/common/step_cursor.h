@@ -1,9 +1,9 @@
-// The same tiles of scores as in core/visibility.h, as a cursor: a GPU thread block asks for the next step while it copies
-// the one after.
+// The same tiles of scores as in core/visibility.h, as a cursor: a GPU thread block asks for the
+// next step while it copies the one after.
 //
-// A step is `width` columns wide and begins on a fixed grid, whatever is visible of it; a kernel copies the whole step and
-// masks what is not visible. Steps that the masks hide completely do not occur. Numbers are 32 bits wide:
-// sequences on GPUs are shorter than kLongestWalk.
+// A step is `width` columns wide and begins on a fixed grid, whatever is visible of it; a kernel
+// copies the whole step and masks what is not visible. Steps that the masks hide completely do not
+// occur. Numbers are 32 bits wide: sequences on GPUs are shorter than kLongestWalk.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace tessera::core {
 inline constexpr std::int64_t kLongestWalk = std::int64_t{1} << 29;
 static_assert(kFarthestAlibi <= kLongestWalk);
 
-// A sequence shorter than kLongestWalk, for a thread block that must be at work quickly: 64-bit arithmetic is slow on GPUs.
+// A sequence shorter than kLongestWalk, in 32 bits: 64-bit arithmetic is slow on GPUs, and a thread
+// block computes this before it can begin to work.
 struct ShortSequence {
   int tensor_batch = 0;  // batch index into the tensors (0 when packed)
   int q_begin = 0, q_length = 0;
@@ -46,16 +47,17 @@ TESSERA_HD constexpr Diagonals diagonals(const Band& band) {
           band.right == kUnbounded ? static_cast<int>(kLongestWalk + 1) : clamp(band.diagonal + band.right)};
 }
 
-// The diagonals of every sequence of a problem: worked out by the host, as far as the lengths do not matter.
+// How the diagonals of a sequence follow from its lengths. The host computes what all sequences of
+// a problem have in common.
 struct DiagonalRule {
   int low = 0, high = 0, diagonal = 0;
-  bool follows_lengths = false;  // k_length - q_length is to be added
+  bool follows_lengths = false;  // add k_length - q_length
 
   TESSERA_HD constexpr Diagonals operator()(const ShortSequence& s) const {
     const int moved = follows_lengths ? s.k_length - s.q_length : 0;
     return {low + moved, high + moved};
   }
-  // Where ALiBi counts from.
+  // ALiBi counts the distance of column j from i + this.
   TESSERA_HD constexpr int alibi_diagonal(const ShortSequence& s) const {
     return diagonal + (follows_lengths ? s.k_length - s.q_length : 0);
   }
@@ -66,8 +68,8 @@ inline DiagonalRule diagonal_rule(const Problem& p) {
   rule.follows_lengths = !p.explicit_diagonal && p.align == Align::bottom_right;
   const std::int64_t diagonal =
       rule.follows_lengths ? 0 : p.origin.row - p.origin.column + (p.explicit_diagonal ? p.diagonal : 0);
-  // Beyond the longest sequence nothing changes any more; unbounded sides are twice as far away, so that a
-  // difference of lengths added to them does not bring them back.
+  // A diagonal beyond the longest sequence masks nothing. Unbounded sides are twice as far away, so
+  // that they stay there when a difference of lengths is added.
   auto clamp = [](std::int64_t x) {
     return static_cast<int>(x < -kLongestWalk ? -kLongestWalk : x > kLongestWalk ? kLongestWalk : x);
   };
@@ -80,17 +82,18 @@ inline DiagonalRule diagonal_rule(const Problem& p) {
 
 enum class WalkOrder : std::uint8_t { ascending, descending };
 
-// What a walk goes over: the visible columns [begin, end), or those of them that lie in the `count` kept blocks
-// (ascending) of `block` columns each.
+// The columns that a walk visits: [begin, end), or those of them that lie in the `count` kept
+// blocks (ascending) of `block` columns each.
 struct VisibleColumns {
   int begin = 0, end = 0;
   const std::int32_t* kept = nullptr;
-  int count =
-      -1;  // of kept blocks; below 0: no block mask. (A mask that keeps nothing has a null pointer, too.)
+  // Number of kept blocks. Below 0: there is no block mask; a null pointer does not say so, since a
+  // mask that keeps nothing has one too.
+  int count = -1;
   int block = 0;
 };
 
-// Source: VisibleColumns, or a reference to where they lie; on a GPU that saves registers.
+// Walks over steps. Source: VisibleColumns or, to save registers on a GPU, a reference to them.
 template <WalkOrder Order, typename Source = VisibleColumns>
 class StepWalk {
  public:
@@ -103,10 +106,11 @@ class StepWalk {
 
   [[nodiscard]] TESSERA_HD bool done() const { return at_ == kNowhere; }
 
-  // The first column of the step: on the grid, perhaps before the first visible one and even below 0.
+  // The first column of the step: on the grid, perhaps before the first visible one and even below
+  // 0.
   [[nodiscard]] TESSERA_HD int begin() const { return at_; }
 
-  // What is visible of the step is [first, last), as far as one row of the thread block may see it.
+  // Some row of the thread block may see the columns [first, last) of the step.
   [[nodiscard]] TESSERA_HD int first() const { return first_ > at_ ? first_ : at_; }
   [[nodiscard]] TESSERA_HD int last() const { return last_ < at_ + width_ ? last_ : at_ + width_; }
 
@@ -121,7 +125,8 @@ class StepWalk {
   }
 
  private:
-  // Goes to the next run of neighbouring kept blocks of which something is visible, [first_, last_).
+  // Goes to the next run of neighbouring kept blocks that contains visible columns, [first_,
+  // last_).
   TESSERA_HD void enter_run() {
     first_ = last_ = 0;
     while (left_ > 0 && first_ >= last_) {
@@ -170,7 +175,8 @@ TESSERA_HD constexpr int walk_block(std::int64_t block) {
 using KeyWalk = StepWalk<WalkOrder::descending>;
 using QueryWalk = StepWalk<WalkOrder::ascending>;
 
-// Columns with the blocks of them that the block mask, if there is one, keeps for the block of queries `begin` lies in.
+// `columns`, restricted to the blocks that the block mask, if there is one, keeps for the block of
+// queries that contains query `begin`.
 template <typename Head>
 TESSERA_HD VisibleColumns with_kept_blocks(const Problem& p, VisibleColumns columns, Head q_head, int begin) {
   if (!p.blocks) return columns;
@@ -182,8 +188,8 @@ TESSERA_HD VisibleColumns with_kept_blocks(const Problem& p, VisibleColumns colu
   return columns;
 }
 
-// The keys that queries [begin, end) of a sequence with `keys` of them see. The queries must lie in one block of the
-// block mask, if there is one (Tiling).
+// The keys that queries [begin, end) of a sequence with `keys` of them see. The queries must lie in
+// one block of the block mask, if there is one (Tiling).
 TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Diagonals& diagonals, int keys,
                                               int q_head, int begin, int end) {
   const int first = begin + diagonals.low, last = end + diagonals.high;

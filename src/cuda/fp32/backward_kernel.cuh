@@ -1,11 +1,17 @@
-// Attention backward in fp32, by recomputation. A thread block owns a tile of keys (or queries) with its values (or output
-// gradients); the queries (keys) of all steps that meet it pass by, and the gradients stay in registers until the end.
+// Attention backward in fp32, deterministic.
 //
-//   keys own:    S^T = K Q^T, dP^T = V dO^T;  dV += P^T dO,  dK += dS^T Q     (queries of every head that shares the keys)
-//   queries own: S   = Q K^T, dP   = dO V^T;  dQ += dS K
+// A thread block owns a tile of keys with their values, or of queries with their output gradients.
+// It streams the rows of the other kind that meet the tile through shared memory, step by step, and
+// keeps the gradients in registers until the end.
 //
-// Nothing is added by atomics: gradients are the same bit for bit in every run, at the price of computing S and dP twice
-// (7 products instead of the 5 of fused_backward_kernel.cuh). What the two have in common is written once: "rows" are what is owned, "columns" what passes by.
+//   keys owned:     S^T = K Q^T, dP^T = V dO^T;  dV += P^T dO,  dK += dS^T Q
+//   queries owned:  S   = Q K^T, dP   = dO V^T;  dQ += dS K
+//
+// An owned tile of keys streams the queries of every head of its group.
+//
+// Nothing is added by atomics, so gradients are bitwise reproducible. The price is that S and dP
+// are computed twice: 7 products instead of the 5 of fused_backward_kernel.cuh. Both cases share
+// their code: "rows" are owned, "columns" are streamed.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +25,10 @@
 
 namespace tessera::cuda::fp32 {
 
-// LSE as the backward pass uses it: a row that saw nothing has probabilities exp(x - inf) = 0.
+// The LSE as the backward pass uses it: a row that saw no key has probabilities exp(x - inf) = 0.
 __device__ __forceinline__ float usable_lse(float lse) { return lse == -kInfinity ? kInfinity : lse; }
 
-// What a thread block owns: rows of a head of queries, or of a head of keys and values.
+// What a thread block owns: rows of a query head, or of a key/value head.
 struct OwnedTile {
   core::Sequence s;
   int head;
@@ -32,7 +38,7 @@ struct OwnedTile {
 template <BackwardConfig C>
 __device__ __forceinline__ OwnedTile owned_tile(const BackwardArguments& a) {
   const core::Problem& p = a.problem;
-  const core::BasicTask<std::uint32_t> task = a.order[block_index()];
+  const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
   const core::Sequence s = core::sequence(p, task.sequence);
   constexpr bool kKeys = C.owner == Owner::keys;
   const std::int64_t block = !p.blocks ? 0 : kKeys ? p.blocks.block_k : p.blocks.block_q;
@@ -51,15 +57,16 @@ struct Backward {
   const BackwardArguments& arguments;
   const core::Problem& p;
   const std::uint32_t base;  // shared memory
-  const int warp_row;        // this warp's first row of the tile
-  int own;                   // and in the sequence
+  const int warp_row;        // this warp's first row in the tile
+  int own;                   // this warp's first row in the sequence
   float score_gradient[1][C.score_gradient ? C.dim / 8 : 1][4] = {};
   float value_gradient[1][C.value_gradient ? C.dim / 8 : 1][4] = {};
-  float row_lse[2], row_delta[2];  // queries own
+  float row_lse[2], row_delta[2];  // if queries are owned
 
   static constexpr std::uint32_t kOwnedBytes = C.owned_tiles() * C.rows() * C.dim * 4;
 
-  // Owned: K or Q, and V or dO. Passing by: Q or K, and dO or V. Behind all tiles the factors of the owned rows.
+  // Owned: K or Q, and V or dO. Streamed: Q or K, and dO or V. The factors of the owned rows follow
+  // all tiles.
   __device__ __forceinline__ Tile owned(int which) const {
     return {base + which * C.rows() * C.dim * 4,
             base + kOwnedBytes + C.stages * C.stage_bytes() + which * C.rows() * 4};
@@ -68,7 +75,7 @@ struct Backward {
     return {base + kOwnedBytes + stage * C.stage_bytes() + which * C.block * C.dim * 4,
             statistics(stage) + (2 + which) * C.block * 4};
   }
-  // Of the rows that pass by: of queries LSE and delta; two factors.
+  // Of the streamed rows: LSE and delta if they are queries, and two factors.
   __device__ __forceinline__ std::uint32_t statistics(int stage) const {
     constexpr int kFactors = factors_per_row(C.multiply) * C.owned_tiles() * C.rows() * 4;
     return base + kOwnedBytes + C.stages * C.stage_bytes() + kFactors + stage * C.statistics_bytes();
@@ -103,7 +110,7 @@ struct Backward {
                  : none_in_band(step.visible.band, row, row + rows, step.begin, end);
   }
 
-  // Copies the columns of a step: two tiles and, of queries, LSE and delta.
+  // Copies the columns of a step: two tiles and, if they are queries, LSE and delta.
   __device__ __forceinline__ void load_step(int stage, int column, const RowSource32& first,
                                             const RowSource32& second, int limit, const float* lse,
                                             std::int64_t lse_stride, const float* delta) const {
@@ -120,7 +127,7 @@ struct Backward {
     }
   }
 
-  // P (times its dropout) into `x`, dS into `y`.
+  // Turns `x` into P (with dropout) and `y` into dS.
   __device__ __forceinline__ void scores(Scores& x, Scores& y, const ScoreTerms<C.featured>& terms,
                                          const Step& step, int stage, int head, bool masked,
                                          bool wants_scores) const {
@@ -139,7 +146,7 @@ struct Backward {
     const float keep_scale = arguments.constants.keep_scale;
 #pragma unroll
     for (int n = 0; n < kNTiles; ++n) {
-      float2 column_lse{}, column_delta{};  // keys own
+      float2 column_lse{}, column_delta{};  // if keys are owned
       if constexpr (kKeys) {
         column_lse = load_float2(lse_of(stage) + (8 * n + lane % 4 * 2) * 4);
         column_delta = load_float2(delta_of(stage) + (8 * n + lane % 4 * 2) * 4);
@@ -152,7 +159,7 @@ struct Backward {
         float derivative;
         const float score = terms.score(x[0][n][e], kKeys ? column : row, kKeys ? row : column, derivative);
         const bool hidden = C.featured && score == -kInfinity;  // by its bias
-        const float probability = hidden ? 0.0F : exp_relative(score, lse);
+        const float probability = hidden ? 0.0F : exp_difference(score, lse);
         const bool keep = (kept >> (4 * n + e) & 1) != 0;
         float gradient = C.score_gradient ? y[0][n][e] : 0.0F;
         x[0][n][e] = probability;
@@ -165,7 +172,7 @@ struct Backward {
         }
       }
     }
-    if (!masked) return;  // a loop of its own: else the comparisons are made in every step
+    if (!masked) return;  // a second loop: in one loop the compiler compares in every step
 #pragma unroll
     for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
@@ -178,7 +185,7 @@ struct Backward {
     }
   }
 
-  // The stream is found again in every step: seven rounds of a generator instead of ten registers.
+  // The random stream is derived in every step: seven rounds of a generator save ten registers.
   __device__ __forceinline__ std::uint32_t kept_bits(int head, int column) const {
     const Dropout dropout(p, owned_tile<C>(arguments).s, head);
     const int lane = lane_index();
@@ -204,7 +211,7 @@ struct Backward {
     return bits;
   }
 
-  // The columns of one query head; of those that share the owned keys, the one counted `member`.
+  // Walks over the columns of a query head; if keys are owned, of member `member` of their group.
   __device__ __forceinline__ void run_head(int member, int group) {
     const auto [s, own_head, begin, end] = owned_tile<C>(arguments);
     const int head = kKeys ? own_head * group + member : own_head,
@@ -246,18 +253,18 @@ struct Backward {
       if (prepare_rows<C.multiply, C.block, kThreads>(passing(stage, 1), C.value_gradient && any_masked)) {
         found = found || C.value_gradient;
       }
-      bool spoiled = false;  // numbers that are not finite, and not all rows see them
+      bool non_finite = false;  // the step holds a non-finite value that some row may not see
       if (any_masked) {
-        spoiled = __syncthreads_or(found);
+        non_finite = __syncthreads_or(found);
       } else {
-        __syncthreads();  // this step is here, and nobody reads the one before any more
+        __syncthreads();  // the step is complete, and no thread reads the step before any more
       }
       if (C.stages > 1 && !walk.done()) {
         load_step(stage ^ 1, walk.begin(), first, second, limit, lse, lse_stride, delta);
       }
       Scores x, y;
       if (works) scores(x, y, terms, step, stage, head, masked, wants_scores);
-      if (spoiled) clean(step, stage, terms, end);
+      if (non_finite) clean(step, stage, terms, end);
       if (works) {
         if constexpr (C.value_gradient) {
           if (wants_values) {
@@ -287,8 +294,8 @@ struct Backward {
     }
   }
 
-  // Takes what is not finite out of the step. Scores have been computed with it, so dS carries it to those that see it; the
-  // gradient of values gets it here.
+  // Removes the non-finite values of a step. Its scores have been computed with them, so dS carries
+  // them to the rows that see them; the gradient of values gets them here.
   __device__ __forceinline__ void clean(const Step& step, int stage, const ScoreTerms<C.featured>& terms,
                                         int end) {
     __syncthreads();
@@ -326,7 +333,7 @@ struct Backward {
     if constexpr (kKeys) {
 #pragma unroll 1
       for (int member = 0; member < group; ++member) {
-        if (member > 0) __syncthreads();  // nobody reads the last head's steps any more
+        if (member > 0) __syncthreads();  // no thread reads the last head's steps any more
         run_head(member, group);
       }
     } else {

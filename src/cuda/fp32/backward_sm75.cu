@@ -1,26 +1,14 @@
+#include "cuda/common/instances.h"
 #include "cuda/fp32/backward_kernel.cuh"
-#include "cuda/fp32/table.cuh"
+#include "cuda/fp32/table.h"
 
 namespace tessera::cuda::fp32 {
 
-const void* fma_backward(Gradient gradient, int dim, bool featured) {
-  return with_dim(
-      dim, [&]<auto Dim>(Use<Dim>) {
-        return with_flag(
-            featured, [&]<auto Featured>(Use<Featured>) {
-              auto pass = []<auto G>(Use<G>) {
-                return reinterpret_cast<const void*>(
-                    backward_kernel<Use<backward_config(Multiply::fma, G, Dim, Featured)>>);
-              };
-              if (gradient == Gradient::queries) return pass(Use<Gradient::queries>{});
-              if constexpr (together(Dim, Featured)) {
-                return pass(Use<Gradient::keys_and_values>{});
-              } else {
-                return gradient == Gradient::keys ? pass(Use<Gradient::keys>{})
-                                                  : pass(Use<Gradient::values>{});
-              }
-            });
-      });
+std::span<const BackwardInstance> fma_backward() {
+  static constexpr auto kInstances = instances<kBackwardConfigs<Multiply::fma>>([]<typename C>(C) {
+    return BackwardInstance{C::value, backward_kernel<C>};
+  });
+  return kInstances;
 }
 
 }  // namespace tessera::cuda::fp32

@@ -1,14 +1,14 @@
+#include "cuda/common/instances.h"
 #include "cuda/fp32/bias_kernel.cuh"
-#include "cuda/fp32/table.cuh"
+#include "cuda/fp32/table.h"
 
 namespace tessera::cuda::fp32 {
 
-const void* halves_bias_gradient(int dim) {
-  return with_dim(
-      dim, []<auto Dim>(Use<Dim>) {
-        return reinterpret_cast<const void*>(
-            bias_gradient_kernel<Use<bias_gradient_config(Multiply::halves, Dim)>>);
-      });
+std::span<const BiasGradientInstance> halves_bias_gradient() {
+  static constexpr auto kInstances = instances<kBiasGradientConfigs<Multiply::halves>>([]<typename C>(C) {
+    return BiasGradientInstance{C::value, bias_gradient_kernel<C>};
+  });
+  return kInstances;
 }
 
 }  // namespace tessera::cuda::fp32

@@ -1,5 +1,6 @@
-// The gradient of a bias in fp32. A thread block owns a tile of the gradient and adds up dS of everything that was broadcast
-// from it: batch entries, heads, and all queries when there is one row. No atomics, so the sum has one order.
+// The gradient of a bias in fp32. A thread block owns a tile of the gradient and sums dS of
+// everything that was broadcast from it: batch entries, heads, and all queries if the bias has one
+// row. There are no atomics, so the order of the sum is fixed.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +29,15 @@ struct BiasGradient {
     if constexpr (C.async()) ptx::commit_copies();
   }
 
-  // Adds dS of queries [begin, begin + block_q) of one head, and the keys that are in shared memory.
+  // Adds dS of queries [begin, begin + block_q) of one head and of the keys in shared memory.
   __device__ __forceinline__ void add(const core::Sequence& s, int head, int begin, int key) {
     const int lane = lane_index(), own = begin + warp_index() * 16;
     const int queries = static_cast<int>(s.q_length), keys = static_cast<int>(s.k_length);
     const core::Diagonals band = core::diagonals(s.band);
     if (none_in_band(band, own, own + 16, key, key + C.block_k)) return;
     const Dropout dropout(p, s, head);
-    std::uint32_t seen = 0,
-                  kept = 0xFFFFFFFFU;  // bit 4 n + e; in a loop, since divisions and random bits are long
+    // Bit 4 n + e of each. A loop that is not unrolled, because divisions and random bits are long.
+    std::uint32_t seen = 0, kept = 0xFFFFFFFFU;
 #pragma unroll 1
     for (int i = 0; i < 4 * kNTiles; ++i) {
       const int row = own + AccumulatorFragment::row(lane, i % 4);
@@ -69,7 +70,7 @@ struct BiasGradient {
           const float score = terms.score(x[0][n][2 * h + c], row, column, derivative);
           if (score == -kInfinity) continue;  // hidden by its bias
           const float gradient = (kept >> bit & 1) != 0 ? y[0][n][2 * h + c] * keep_scale : 0.0F;
-          sums[0][n][2 * h + c] += exp_relative(score, row_lse) * (gradient - row_delta);
+          sums[0][n][2 * h + c] += exp_difference(score, row_lse) * (gradient - row_delta);
         }
       }
     }
@@ -149,7 +150,7 @@ struct BiasGradient {
     }
   }
 
-  // One row for all queries: the sums of the tile's rows, lanes first, then warps.
+  // One row for all queries: sums the rows of the tile, over lanes first, then over warps.
   __device__ __forceinline__ void store_row(int batch, int head, int key) const {
     const int lane = lane_index();
 #pragma unroll

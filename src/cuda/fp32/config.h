@@ -1,8 +1,9 @@
-// fp32 attention on GPUs: how the kernels are cut, known to host and device.
+// fp32 attention on GPUs: the tile sizes and arguments of its kernels. For host and device.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/problem.h"
 #include "core/task_order.h"
@@ -12,18 +13,19 @@ namespace tessera::cuda::fp32 {
 
 // How two fp32 matrices are multiplied.
 enum class Multiply : int {
-  halves,  // on the tensor cores, three fp16 products for one: sm_80 and newer
-  fma,     // number by number: sm_75
+  halves,  // on the tensor cores, three fp16 products for one fp32 product: sm_80 and newer
+  fma,     // by fp32 multiply-adds: sm_75
 };
 
-// A row of a tile that is split into halves has a factor.
+// A row of a tile that is split into halves has a factor (row_power.h).
 constexpr int factors_per_row(Multiply multiply) { return multiply == Multiply::halves ? 1 : 0; }
 
-// Widths of head_dim that are compiled: a problem takes the smallest that holds its qk_dim and v_dim.
+// The head_dims that are compiled. A problem takes the smallest that holds its qk_dim and v_dim.
 inline constexpr int kDims[] = {64, 128, 256};
 inline constexpr int kDimCount = 3;
 
-// A warp works on 16 * m_tiles rows of queries; a thread block copies block_k keys and values per step.
+// A warp works on 16 * m_tiles rows of queries; a thread block copies block_k keys and values per
+// step.
 struct ForwardConfig {
   Multiply multiply;
   int dim;
@@ -31,12 +33,13 @@ struct ForwardConfig {
   int warps;
   int block_k;
   int blocks_per_multiprocessor;
-  bool featured;  // bias, ALiBi, softcap, dropout and rows that begin on no 16-byte boundary
+  bool featured;  // bias, ALiBi, softcap, dropout and rows on any boundary
 
+  bool operator==(const ForwardConfig&) const = default;
   constexpr int block_q() const { return 16 * m_tiles * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
-  // Q, K and V; behind them, if they are split, the factors of their rows.
+  // Q, K and V, then the factors of their rows if they are split.
   constexpr int rows() const { return block_q() + 2 * block_k; }
   constexpr std::size_t shared_memory() const {
     return static_cast<std::size_t>(rows() * (dim + factors_per_row(multiply)) * 4);
@@ -46,11 +49,12 @@ struct ForwardConfig {
 // Which instance of a kernel.
 enum class Instance : int {
   plain,
-  large,     // plain, with tiles for more queries and more shared memory (head_dim 128: 162, 256: 193 KiB)
-  featured,  // bias, ALiBi, softcap, dropout and rows that begin on no 16-byte boundary
+  large,     // plain; more queries a tile, more shared memory (head_dim 128: 162 KiB, 256: 193 KiB)
+  featured,  // bias, ALiBi, softcap, dropout and rows on any boundary
 };
 
-// Every thread block splits the keys and values that pass by: the more queries it has, the fewer do the same work.
+// Every thread block splits the keys and values that it reads into halves. The more queries it has,
+// the fewer thread blocks repeat that work.
 constexpr ForwardConfig forward_config(Multiply multiply, int dim, Instance instance) {
   const bool featured = instance == Instance::featured;
   if (multiply == Multiply::halves) {
@@ -68,7 +72,7 @@ constexpr ForwardConfig forward_config(Multiply multiply, int dim, Instance inst
   return {multiply, 256, 1, 2, 16, 1, featured};
 }
 
-// What the kernels would have to convert from double precision, or find out.
+// Numbers that the kernels would otherwise have to convert from double precision or to derive.
 struct Constants {
   float scale;
   float softcap;  // 0: off
@@ -88,10 +92,12 @@ struct ForwardArguments {
   core::BasicTaskOrder<std::uint32_t> order;
 };
 
-// Which rows a thread block of the backward pass keeps while those of the other kind pass by.
+// A backward thread block owns rows of one kind, while it streams the rows of the other kind
+// through shared memory step by step.
 enum class Owner : int { keys, queries };
 
-// The gradients of keys and values need one pass with both in registers, or one for each (dim 256).
+// The gradients of keys and of values take one pass if both fit into registers, otherwise a pass
+// each.
 struct BackwardConfig {
   Multiply multiply;
   Owner owner;
@@ -99,18 +105,19 @@ struct BackwardConfig {
   bool value_gradient;  // dV (owner keys)
   int dim;
   int warps;   // of 16 rows each
-  int block;   // rows that pass by, per step
+  int block;   // streamed rows of a step
   int stages;  // steps in shared memory
   int blocks_per_multiprocessor;
   bool featured;
 
+  bool operator==(const BackwardConfig&) const = default;
   constexpr int rows() const { return 16 * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
   // Of the owned rows: K and V, or Q and dO. The gradient of values alone does not need V.
   constexpr int owned_tiles() const { return score_gradient ? 2 : 1; }
   constexpr int stage_bytes() const { return 2 * block * dim * 4; }
-  // Of the rows that pass by in one step: LSE and delta, two factors.
+  // Of the streamed rows of a step: LSE, delta, and two factors.
   constexpr int statistics_bytes() const { return (2 + 2 * factors_per_row(multiply)) * block * 4; }
   constexpr std::size_t shared_memory() const {
     return static_cast<std::size_t>(owned_tiles() * rows() * (dim + factors_per_row(multiply)) * 4 +
@@ -120,7 +127,7 @@ struct BackwardConfig {
 
 enum class Gradient : int { keys_and_values, keys, values, queries };
 
-// Whether one pass gives the gradients of keys and of values: as long as both fit into registers.
+// Whether one pass computes the gradients of keys and of values.
 constexpr bool together(int dim, bool featured) { return dim == 64 || (dim == 128 && !featured); }
 
 constexpr BackwardConfig backward_config(Multiply multiply, Gradient gradient, int dim, bool featured) {
@@ -145,23 +152,26 @@ constexpr BackwardConfig backward_config(Multiply multiply, Gradient gradient, i
   return c;
 }
 
-// All three gradients in one pass, for plain problems that need not be deterministic. A thread block owns 16 * groups keys.
-// The `parts` warps of a group divide the queries of a step while scores are computed, and the columns of the gradients.
+// Computes all three gradients in one pass, for plain problems that need not be deterministic. A
+// thread block owns 16 * groups keys. The `parts` warps of a group divide the queries of a step for
+// the scores, and the columns for the gradients.
 struct FusedConfig {
   int dim;
   int groups;
   int parts;
 
   static constexpr int kBlock = 32;  // queries per step
+  bool operator==(const FusedConfig&) const = default;
   constexpr int rows() const { return 16 * groups; }
   constexpr int warps() const { return groups * parts; }
   constexpr int threads() const { return 32 * warps(); }
-  // K and V, Q and dO; what warps exchange: dS for dQ, and, if they share keys, P and dS for the gradients of those.
+  // K and V, Q and dO, and what warps exchange: dS for dQ, and, if they share keys, P and dS for
+  // the gradients of the keys.
   constexpr int exchanges() const { return parts == 1 ? 1 : 3; }
   constexpr int tile_bytes() const {
     return 2 * (rows() + kBlock) * dim * 4 + exchanges() * rows() * kBlock * 4;
   }
-  // The factors of all of them; LSE and delta.
+  // The factors of all these tiles, and LSE and delta.
   constexpr int small_bytes() const {
     return (2 * (rows() + kBlock) + groups * kBlock + (exchanges() - 1) * parts * rows() + 2 * kBlock) * 4;
   }
@@ -189,13 +199,15 @@ struct DeltaArguments {
 };
 inline constexpr int kDeltaThreads = 256;
 
-// A thread block owns a tile of the gradient of a bias and adds up all that was broadcast from it.
+// A thread block owns a tile of the gradient of a bias and sums everything that was broadcast from
+// it.
 struct BiasGradientConfig {
   Multiply multiply;
   int dim;
   int warps;  // of 16 queries each
   int block_k;
 
+  bool operator==(const BiasGradientConfig&) const = default;
   constexpr int block_q() const { return 16 * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
@@ -222,26 +234,48 @@ struct BiasGradientArguments {
   const float* delta;
 };
 
-// Where delta of row 0 of a head of a sequence stands.
+// The offset of delta of row 0 of a head of a sequence.
 TESSERA_HD constexpr std::int64_t delta_offset(const core::Problem& p, const core::Sequence& s,
                                                std::int64_t head) {
   return p.packed ? head * p.q_tokens + s.q_begin : (s.index * p.q_heads + head) * p.q_length;
 }
 
-// The kernels of one way to multiply; they are compiled in the folder of the GPUs that it is for.
+// A kernel and the config that it is compiled for.
+template <typename Config, typename Arguments>
+struct InstanceOf {
+  Config config;
+  void (*kernel)(Arguments);
+};
+using ForwardInstance = InstanceOf<ForwardConfig, ForwardArguments>;
+using BackwardInstance = InstanceOf<BackwardConfig, BackwardArguments>;
+using FusedInstance = InstanceOf<FusedConfig, BackwardArguments>;
+using BiasGradientInstance = InstanceOf<BiasGradientConfig, BiasGradientArguments>;
+
+// The kernel among `instances` that is compiled for `config`; null: none.
+template <typename Config, typename Arguments>
+auto kernel_for(std::span<const InstanceOf<Config, Arguments>> instances, const Config& config)
+    -> void (*)(Arguments) {
+  for (const auto& instance : instances) {
+    if (instance.config == config) return instance.kernel;
+  }
+  return nullptr;
+}
+
+// The instances of one way to multiply. Each is compiled for the GPUs that can run it: halves from
+// 8.0 on, fma for 7.5.
 struct Kernels {
-  const void* (*forward)(int dim, Instance instance);
-  const void* (*backward)(Gradient gradient, int dim, bool featured);
-  const void* (*bias_gradient)(int dim);
+  std::span<const ForwardInstance> (*forward)();
+  std::span<const BackwardInstance> (*backward)();
+  std::span<const BiasGradientInstance> (*bias_gradient)();
 };
 
-const void* halves_forward(int dim, Instance instance);
-const void* halves_backward(Gradient gradient, int dim, bool featured);
-const void* halves_fused_backward(int dim);
-const void* halves_bias_gradient(int dim);
-const void* fma_forward(int dim, Instance instance);
-const void* fma_backward(Gradient gradient, int dim, bool featured);
-const void* fma_bias_gradient(int dim);
-const void* delta_kernel();
+std::span<const ForwardInstance> halves_forward();
+std::span<const BackwardInstance> halves_backward();
+std::span<const FusedInstance> halves_fused_backward();
+std::span<const BiasGradientInstance> halves_bias_gradient();
+std::span<const ForwardInstance> fma_forward();
+std::span<const BackwardInstance> fma_backward();
+std::span<const BiasGradientInstance> fma_bias_gradient();
+void (*delta_kernel())(DeltaArguments);
 
 }  // namespace tessera::cuda::fp32

@@ -1,4 +1,5 @@
-// delta = <dO, O> - dLSE of every query row: what the gradient of softmax subtracts. One warp per row.
+// delta of every query row, for the kernels that follow: a warp takes a row.
+#include "cuda/common/delta.cuh"
 #include "cuda/fp32/config.h"
 
 namespace tessera::cuda::fp32 {
@@ -18,10 +19,7 @@ __global__ void __launch_bounds__(kDeltaThreads) compute_delta(const __grid_cons
     float* grad_q = p.grad_q.row<float>(batch, head, row);
     for (int column = lane; column < p.qk_dim; column += 32) grad_q[column] = 0;
   }
-  float sum = 0;
-  for (int column = lane; column < p.v_dim; column += 32) sum = fmaf(out[column], grad_out[column], sum);
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
+  const float sum = dot_of_warp(out, grad_out, p.v_dim);
   if (lane == 0) {
     const float grad_lse = p.grad_lse ? *p.grad_lse.row<const float>(batch, head, row) : 0.0F;
     a.delta[index] = sum - grad_lse;
@@ -30,6 +28,6 @@ __global__ void __launch_bounds__(kDeltaThreads) compute_delta(const __grid_cons
 
 }  // namespace
 
-const void* delta_kernel() { return reinterpret_cast<const void*>(compute_delta); }
+void (*delta_kernel())(DeltaArguments) { return &compute_delta; }
 
 }  // namespace tessera::cuda::fp32

@@ -1,7 +1,9 @@
-// What the warps of the fused backward pass share: the plan of shared memory, and how scores pass through it.
+// What the warps of the fused backward pass share: the plan of shared memory, and the exchange of
+// scores.
 //
-// An exchange tile has a row for each key and a column for each query of the step, split like all tiles; its powers of two
-// belong to keys where it is the left operand of dV or dK, and to queries where it is that of dQ.
+// An exchange tile has a row for each key and a column for each query of the step, and is split
+// like all tiles. Its powers of two belong to keys where it is the left operand of dV or dK, and to
+// queries where it is that of dQ.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +15,12 @@ namespace tessera::cuda::fp32 {
 template <FusedConfig C>
 struct FusedExchange {
   static constexpr int kBlock = FusedConfig::kBlock, kThreads = C.threads(), kRows = C.rows();
-  static constexpr int kQueries = kBlock / C.parts;            // of a warp, while scores are computed
-  static constexpr int kNTiles = kQueries / 8;                 // and n8 tiles
+  static constexpr int kQueries = kBlock / C.parts;            // whose scores a warp computes
+  static constexpr int kNTiles = kQueries / 8;                 // the same in n8 tiles
   static constexpr int kColumns = C.dim / C.parts;             // of dK and dV
   static constexpr int kQueryTiles = C.dim == 64 ? 1 : 2;      // of dQ: m16 tiles of a warp
-  static constexpr int kSlices = C.warps() * kQueryTiles / 2;  // and into how many slices its columns are cut
-  static constexpr int kSliceTiles = C.dim / kSlices / 8;      // of n8 tiles
+  static constexpr int kSlices = C.warps() * kQueryTiles / 2;  // of dQ: slices of columns
+  static constexpr int kSliceTiles = C.dim / kSlices / 8;      // n8 tiles of a slice
   using Tile = SharedTile32<C.dim>;
   using Exchange = SharedTile32<kBlock>;  // rows are keys, columns queries
   using Scores = float[1][kNTiles][4];
@@ -30,7 +32,8 @@ struct FusedExchange {
   const std::uint32_t base;  // shared memory
   const int group, part;     // of this warp
 
-  // Tiles of K, V, Q and dO, then what is exchanged; then the factors of all in the same order, LSE and delta.
+  // K, V, Q and dO, then the exchange tiles; then the factors of all of them in the same order, LSE
+  // and delta.
   static constexpr int kExchange = 2 * (kRows + kBlock) * Tile::kRowBytes;
   __device__ __forceinline__ Tile tile(int row) const {
     return {base + row * Tile::kRowBytes, base + C.tile_bytes() + row * 4};
@@ -50,12 +53,12 @@ struct FusedExchange {
   }
   __device__ __forceinline__ std::uint32_t delta() const { return lse() + kBlock * 4; }
 
-  // Where key `row` of the group and part `of_queries` of the queries have their factor.
+  // The factor of key `row` of the group and part `of_queries` of the queries.
   __device__ __forceinline__ std::uint32_t key_factor(int which, int of_queries, int row) const {
     return exchange(which).factors + (of_queries * kRows + 16 * group + row) * 4;
   }
 
-  // Stores a pair of columns in their place of an exchange tile: n8 tile n of this warp, rows lane / 4 + 8 h.
+  // Stores a pair of columns in an exchange tile: n8 tile n of this warp, rows lane / 4 + 8 h.
   __device__ __forceinline__ void store_split(Exchange to, int n, int h, std::uint32_t high,
                                               std::uint32_t low) const {
     const int lane = lane_index();
@@ -65,7 +68,7 @@ struct FusedExchange {
     ptx::store_shared(at ^ 16, low);
   }
 
-  // As the left operand of dV or dK: powers by key.
+  // Stores the left operand of dV or dK, with powers by key.
   __device__ __forceinline__ void store_for_keys(const Scores& x, int which,
                                                  std::uint32_t query_factors) const {
     const int lane = lane_index();
@@ -82,7 +85,7 @@ struct FusedExchange {
     }
   }
 
-  // As the left operand of dQ: powers by query.
+  // Stores the left operand of dQ, with powers by query.
   __device__ __forceinline__ void store_for_queries(const Scores& y) const {
     const int lane = lane_index();
     float of_key[2];
@@ -116,12 +119,12 @@ struct FusedExchange {
     }
   }
 
-  // gradient += (what is exchanged) * rows: dV from dO, dK from Q; this warp's columns.
+  // gradient += exchange tile * rows: dV from dO, or dK from Q. For this warp's columns.
   __device__ __forceinline__ void add_exchanged(Totals& gradient, int which, Tile rows, int lines) const {
     const int lane = lane_index();
     const MatrixAddress at = row_operand(lane);
     const Exchange from = exchange(which);
-    const std::uint32_t first = here(from.base + Exchange::offset(16 * group + at.row, 2 * at.chunk));
+    const std::uint32_t first = ptx::opaque(from.base + Exchange::offset(16 * group + at.row, 2 * at.chunk));
 #pragma unroll
     for (int of_queries = 0; of_queries < C.parts; ++of_queries) {
       Split split;
@@ -145,22 +148,23 @@ struct FusedExchange {
     }
   }
 
-  // dQ: this warp's queries and columns.
+  // This warp's queries and columns of dQ.
   static __device__ __forceinline__ int slice() { return warp_index() % kSlices; }
   static __device__ __forceinline__ int first_query() {
     return kQueryTiles == 2 ? 0 : warp_index() / kSlices * 16;
   }
 
-  // sum = dS K over all keys but the groups to skip.
+  // sum = dS K over all groups of keys but those to skip.
   template <typename Skip>
   __device__ __forceinline__ void multiply_keys(QuerySums& sum, Skip&& skip) const {
     const int lane = lane_index();
     const MatrixAddress at = column_operand(lane);
     const Exchange from = exchange(kScoresForQueries);
-    std::uint32_t a_lane = here(from.base + (Exchange::offset(at.row, 2 * at.chunk) ^ (first_query() << 2)));
+    std::uint32_t a_lane =
+        ptx::opaque(from.base + (Exchange::offset(at.row, 2 * at.chunk) ^ (first_query() << 2)));
     std::uint32_t b_lane =
-        here(k().base + (Tile::offset(lane & 15, lane >> 4) ^ ((slice() * kSliceTiles & 3) << 5)) +
-             slice() * kSliceTiles / 4 * 128);
+        ptx::opaque(k().base + (Tile::offset(lane & 15, lane >> 4) ^ ((slice() * kSliceTiles & 3) << 5)) +
+                    slice() * kSliceTiles / 4 * 128);
     std::uint32_t factors = from.factors + (first_query() + lane / 4) * 4;
 #pragma unroll
     for (int i = 0; i < kQueryTiles * kSliceTiles * 4; ++i)

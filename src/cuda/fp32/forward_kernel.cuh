@@ -1,9 +1,15 @@
-// Attention forward in fp32. A thread block owns a tile of queries; the keys and values that they see pass by, from the
-// last to the first, in steps of block_k. Statistics and output stay in registers and are written once.
+// Attention forward in fp32.
 //
-// Shared memory holds Q and one step of K and of V: while scores are computed V arrives, while values are added the next K.
-// Two barriers per step. What has arrived is split into halves (halves.cuh) by the threads that copied it, before the barrier
-// that shows it to the others.
+// A thread block owns a tile of queries and walks over the keys and values that they see, from the
+// last to the first, in steps of block_k. Statistics and output stay in registers and are written
+// once.
+//
+// Shared memory holds Q and one step of K and of V. V of a step arrives while its scores are
+// computed, and K of the next step while its values are added; this takes two barriers a step. The
+// threads that copied rows split them into halves (halves.cuh) before the barrier that publishes
+// them.
+//
+// Traffic: Q, O and LSE once; K and V once per tile of queries and head.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +38,7 @@ struct RowStatistics {
   }
 };
 
-// Sum over the four lanes that share a row.
+// Over the four lanes that share a row.
 __device__ __forceinline__ float sum_of_row(float x) {
   x += __shfl_xor_sync(0xFFFFFFFFU, x, 1);
   return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
@@ -42,8 +48,8 @@ __device__ __forceinline__ float maximum_of_row(float x) {
   return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 2));
 }
 
-// Scores to exp(score - maximum); `rescale` is what earlier sums are to be multiplied by. fmaxf passes over NaN, but the
-// exponential of a NaN score is NaN, so it reaches the sum.
+// Turns scores into exp(score - maximum). `rescale` is the factor for earlier sums. fmaxf ignores
+// NaN, but the exponential of a NaN score is NaN, so it reaches the sum.
 template <int MTiles, int NTiles>
 __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], RowStatistics<MTiles>& rows,
                                                float (&rescale)[MTiles][2]) {
@@ -55,8 +61,9 @@ __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], Ro
 #pragma unroll
       for (int n = 0; n < NTiles; ++n) maximum = fmaxf(maximum, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
       maximum = maximum_of_row(maximum);
-      const float reference = maximum == -kInfinity ? 0.0F : maximum;  // a row that has seen nothing yet
-      rescale[m][h] = exp_relative(rows.maximum[m][h], reference);
+      // A row that has seen no key yet takes 0.
+      const float reference = maximum == -kInfinity ? 0.0F : maximum;
+      rescale[m][h] = exp_difference(rows.maximum[m][h], reference);
       rows.maximum[m][h] = maximum;
       float sum = 0;
 #pragma unroll
@@ -64,7 +71,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], Ro
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = s[m][n][2 * h + c];
-          x = exp_relative(x, reference);
+          x = exp_difference(x, reference);
           sum += x;
         }
       }
@@ -73,7 +80,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[MTiles][NTiles][4], Ro
   }
 }
 
-// Which queries a thread block owns.
+// The queries that a thread block owns.
 struct QueryTile {
   core::Sequence s;
   int head;
@@ -83,19 +90,19 @@ struct QueryTile {
 template <ForwardConfig C>
 __device__ __forceinline__ QueryTile query_tile(const ForwardArguments& a) {
   const core::Problem& p = a.problem;
-  const core::BasicTask<std::uint32_t> task = a.order[block_index()];
+  const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
   const core::Sequence s = core::sequence(p, task.sequence);
   const core::Tile tile = core::Tiling{s.q_length, C.block_q(), p.blocks ? p.blocks.block_q : 0}[task.tile];
   return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};
 }
 
-// What a thread block walks over. In shared memory where registers are short.
+// The keys and values that a thread block walks over. In shared memory where registers are scarce.
 struct KeySource {
   RowSource32 k, v;
   core::VisibleColumns columns;
   core::Diagonals band;
   int keys;     // of the sequence
-  int queries;  // of the thread block: where they end
+  int queries;  // the end of the thread block's queries
 };
 
 template <ForwardConfig C>
@@ -125,14 +132,14 @@ struct Forward {
 
   __device__ __forceinline__ int query(int m, int h) const { return own + 16 * m + lane_index() / 4 + 8 * h; }
 
-  // Products to scores; what is masked to -inf.
+  // Turns products into scores; those of masked pairs become -inf.
   __device__ __forceinline__ void apply_mask(Scores& x, const ScoreTerms<C.featured>& terms, int key,
                                              const Visible& visible, bool masked) const {
     for_each_score([&](int m, int n, int e, int row, int column) {
       float derivative;
       x[m][n][e] = terms.score(x[m][n][e], row, key + column, derivative);
     });
-    if (!masked) return;  // a loop of its own: else the comparisons are made in every step
+    if (!masked) return;  // a second loop: in one loop the compiler compares in every step
     for_each_score([&](int m, int n, int e, int row, int column) {
       if (!visible.key(row, key + column)) x[m][n][e] = -kInfinity;
     });
@@ -152,7 +159,7 @@ struct Forward {
     }
   }
 
-  // The stream is found again in every step: seven rounds of a generator instead of ten registers.
+  // The random stream is derived in every step: seven rounds of a generator save ten registers.
   __device__ __forceinline__ void apply_dropout(Scores& x, int key) const {
     const QueryTile tile = query_tile<C>(arguments);
     const Dropout dropout(p, tile.s, tile.head);
@@ -201,11 +208,12 @@ struct Forward {
 
       wait();
       prepare_rows<C.multiply, C.block_k, kThreads>(k, false);
-      __syncthreads();  // K is here, and nobody reads the V before any more
+      __syncthreads();  // K is complete, and no thread reads the V before any more
       load<C.block_k>(v, source.v, key, source.keys);
       Scores x;
       if (works) {
-        multiply_rows<C.multiply>(x, q, warp_index() * 16 * kMTiles, k, lines_of(p.qk_dim));  // issue_qk
+        // issue_qk
+        multiply_rows<C.multiply>(x, q, warp_index() * 16 * kMTiles, k, lines_of(p.qk_dim));
         apply_mask(x, terms, key, visible, masked);
         float factor[kMTiles][2];
         online_softmax(x, rows, factor);
@@ -216,19 +224,19 @@ struct Forward {
       }
 
       wait();
-      bool spoiled = false;  // V holds numbers that are not finite, and not all queries see them
+      bool non_finite = false;  // V holds a non-finite value that some query may not see
       const int first = own - warp_index() * 16 * kMTiles;  // of the thread block's queries
       const bool partial = (C.featured && p.has_bias) || !whole ||
                            !all_in_band(band, first, first + C.block_q(), key, key + C.block_k);
       const bool found = prepare_rows<C.multiply, C.block_k, kThreads>(v, partial);
       if (partial) {
-        spoiled = __syncthreads_or(found);
+        non_finite = __syncthreads_or(found);
       } else {
-        __syncthreads();  // V is here, and nobody reads this K any more
+        __syncthreads();  // V is complete, and no thread reads this K any more
       }
       walk.next();
       if (!walk.done()) load<C.block_k>(k, source.k, walk.begin(), source.keys);
-      if (spoiled) {
+      if (non_finite) {
         add_non_finite<C.multiply, C.block_k>(out, v, [&](int row, int column) {
           if (!visible.key(own + row, key + column)) return false;
           return !C.featured || (own + row < source.queries && !terms.hides(own + row, key + column));
@@ -267,7 +275,7 @@ struct Forward {
                              [&](int h) { return to[h]; });
     }
     if (C.multiply == Multiply::halves && !p.dropout) {
-      __syncwarp();  // what the lanes of a row have stored may be overwritten by another of them
+      __syncwarp();  // orders the stores of a row's lanes before copy_only_values
       if (ones != 0) copy_only_values(ones);
     }
   }
@@ -281,7 +289,8 @@ struct Forward {
     return walk.done() ? key : -1;
   }
 
-  // A row that sees one key gives its value bit for bit, which the sum of two fp16 numbers cannot.
+  // A row that sees one key returns its value bit for bit, which the sum of two fp16 numbers
+  // cannot.
   __device__ __forceinline__ void copy_only_values(unsigned ones) const {
     const QueryTile tile = query_tile<C>(arguments);
 #pragma unroll 1
@@ -303,7 +312,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_
   constexpr ForwardConfig C = Config::value;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   if constexpr (C.shared_memory() > kSharedMemoryBefore90) {
-    __trap();  // the host's limits see to it that no GPU gets here
+    __trap();  // the host does not choose this instance for such a GPU
     return;
   }
 #endif

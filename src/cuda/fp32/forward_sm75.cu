@@ -1,17 +1,14 @@
+#include "cuda/common/instances.h"
 #include "cuda/fp32/forward_kernel.cuh"
-#include "cuda/fp32/table.cuh"
+#include "cuda/fp32/table.h"
 
 namespace tessera::cuda::fp32 {
 
-const void* fma_forward(int dim, Instance instance) {
-  return with_dim(
-      dim, [&]<auto Dim>(Use<Dim>) {
-        return with_instance(
-            instance, []<auto I>(Use<I>) {
-              return reinterpret_cast<const void*>(
-                  forward_kernel<Use<forward_config(Multiply::fma, Dim, I)>>);
-            });
-      });
+std::span<const ForwardInstance> fma_forward() {
+  static constexpr auto kInstances = instances<kForwardConfigs<Multiply::fma>>([]<typename C>(C) {
+    return ForwardInstance{C::value, forward_kernel<C>};
+  });
+  return kInstances;
 }
 
 }  // namespace tessera::cuda::fp32

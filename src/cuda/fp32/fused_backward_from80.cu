@@ -1,13 +1,14 @@
+#include "cuda/common/instances.h"
 #include "cuda/fp32/fused_backward_kernel.cuh"
-#include "cuda/fp32/table.cuh"
+#include "cuda/fp32/table.h"
 
 namespace tessera::cuda::fp32 {
 
-const void* halves_fused_backward(int dim) {
-  return with_dim(
-      dim, []<auto Dim>(Use<Dim>) {
-        return reinterpret_cast<const void*>(fused_backward_kernel<Use<fused_config(Dim)>>);
-      });
+std::span<const FusedInstance> halves_fused_backward() {
+  static constexpr auto kInstances = instances<kFusedConfigs>([]<typename C>(C) {
+    return FusedInstance{C::value, fused_backward_kernel<C>};
+  });
+  return kInstances;
 }
 
 }  // namespace tessera::cuda::fp32

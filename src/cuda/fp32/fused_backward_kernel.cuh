@@ -1,37 +1,47 @@
-// Attention backward in fp32, all gradients in one pass: 5 products. For plain problems on GPUs with room for it.
+// Attention backward in fp32, all gradients in one pass: 5 products. For plain problems on GPUs
+// with enough shared memory.
 //
-// A thread block owns 16 * groups keys with their values; the queries that see them pass by, 32 at a time.
+// Schedule
+//   A thread block owns 16 * groups keys with their values and streams the queries that see them,
+//   32 a step:
 //
-//   S^T = K Q^T, dP^T = V dO^T;  P, dS     each warp its 16 keys; dS goes to shared memory
-//   dV += P^T dO, dK += dS^T Q             P and dS are left operands as they stand
-//   barrier; the next Q and dO are on their way
-//   dQ = dS K                              each warp some columns, for all 32 queries and all keys; added to memory
-//   the next Q and dO are split into halves; barrier
+//     S^T = K Q^T, dP^T = V dO^T;  P, dS     each warp its 16 keys; dS goes to shared memory
+//     dV += P^T dO, dK += dS^T Q             P and dS are left operands as they lie in registers
+//     barrier; the copies of the next Q and dO are issued
+//     dQ = dS K                              each warp some columns, for all queries and keys
+//     the next Q and dO are split into halves; barrier
 //
-// At head_dim 256 dK and dV of 16 keys do not fit into the registers of a warp. Two warps then share the keys (parts): each
-// computes scores of half of the queries and gradients of half of the columns, and P and dS, too, go through shared memory:
+//   At head_dim 256, dK and dV of 16 keys do not fit into the registers of a warp. Then two warps
+//   share the keys (parts). Each computes the scores of half of the queries and the gradients of
+//   half of the columns, and P also goes through shared memory:
 //
-//   scores; barrier; dV; barrier, the next dO on its way; dK; barrier, the next Q on its way; dQ
+//     scores; barrier; dV; barrier, the next dO is copied; dK; barrier, the next Q is copied; dQ
 //
-// dQ is added by reductions in memory, so its last bits depend on the order in which thread blocks run; it must be cleared
-// before. Products are those of halves.cuh. dS is split once for dK and once for dQ, since it meets rows of Q and of K,
-// whose powers of two are multiplied into it: with powers for each key and part of the queries (dK), and for each query
-// and 16 keys (dQ). Sums end where the powers change.
+// Reproducibility
+//   dQ is added by reductions in memory, which must be cleared before. Its last bits depend on the
+//   order in which thread blocks run.
 //
-// Traffic of a thread block: K, V, dK, dV once; Q and dO once, and dQ added once, per query and head of the group.
+// Precision
+//   Products are those of halves.cuh. dS is split twice, for dK and for dQ, because it meets rows
+//   of Q and of K, whose powers of two are multiplied into it: with powers for each key and part of
+//   the queries (dK), and for each query and 16 keys (dQ). A sum ends where the powers change.
+//
+// Traffic of a thread block
+//   K, V, dK and dV once. Q and dO once, and dQ added once, per query and head of the group.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/common/ptx/memory.cuh"
 #include "cuda/fp32/backward_kernel.cuh"
 #include "cuda/fp32/exchange.cuh"
 
 namespace tessera::cuda::fp32 {
 
-// Adds two neighbouring numbers to memory. PTX ISA: red.global.add.v2.f32, sm_90 and newer.
+// Adds two neighbouring numbers to memory, at once where the GPU can.
 __device__ __forceinline__ void add_to_memory(float* to, float x, float y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+  ptx::add_two(to, x, y);
 #else
   atomicAdd(to, x);
   atomicAdd(to + 1, y);
@@ -47,7 +57,7 @@ struct FusedBackward : FusedExchange<C> {
       Base::kSliceTiles, Base::kThreads;
   using typename Base::Scores, typename Base::Tile, typename Base::Totals;
 
-  // What a head's queries are copied from: in shared memory, since registers are short.
+  // The source of a head's queries. In shared memory, because registers are scarce.
   struct Queries {
     RowSource32 q, grad_out;
     const float *lse, *delta;
@@ -58,7 +68,7 @@ struct FusedBackward : FusedExchange<C> {
   const BackwardArguments& arguments;
   const core::Problem& p;
   Queries& from;
-  int own;  // the group's first key
+  int own;  // this group's first key
   Totals key_gradient = {}, value_gradient = {};
 
   using Walk = core::QueryWalk;
@@ -93,7 +103,8 @@ struct FusedBackward : FusedExchange<C> {
     }
     ptx::commit_copies();
   }
-  // Waits for the queries of a step and shows them to all. Whether they hold what is not finite, and not all keys see it.
+  // Waits for the queries of a step and publishes them. Returns whether they hold a non-finite
+  // value that some key may not see.
   __device__ __forceinline__ bool receive(const Step& step, int begin) const {
     const bool partial = !all_visible(step, begin, kRows);
     ptx::wait_copies<0>();
@@ -104,7 +115,7 @@ struct FusedBackward : FusedExchange<C> {
     return false;
   }
 
-  // P into `x`, dS into `y`, of this warp's keys and queries.
+  // Turns `x` into P and `y` into dS, for this warp's keys and queries.
   __device__ __forceinline__ void scores(Scores& x, Scores& y, const Step& step) const {
     const int lane = lane_index();
     auto of_warp = [&](Tile tile) -> Tile {
@@ -120,7 +131,7 @@ struct FusedBackward : FusedExchange<C> {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float reference = usable_lse(e % 2 == 0 ? column_lse.x : column_lse.y);
-        x[0][n][e] = exp_relative(x[0][n][e] * arguments.constants.scale, reference);
+        x[0][n][e] = exp_difference(x[0][n][e] * arguments.constants.scale, reference);
         y[0][n][e] = x[0][n][e] * (y[0][n][e] - (e % 2 == 0 ? column_delta.x : column_delta.y));
       }
     }
@@ -162,8 +173,8 @@ struct FusedBackward : FusedExchange<C> {
     }
   }
 
-  // Takes what is not finite out of the queries of a step: scores have been computed with it, so dS carries it to those
-  // that see it; the gradient of values gets it here.
+  // Removes the non-finite values of the queries of a step. Its scores have been computed with
+  // them, so dS carries them to the keys that see them; the gradient of values gets them here.
   __device__ __forceinline__ void clean(const Step& step) {
     add_non_finite<Multiply::halves, kBlock>(
         value_gradient, Tile{grad_out().base + part * kColumns * 4},
@@ -175,14 +186,14 @@ struct FusedBackward : FusedExchange<C> {
   }
 
   // dV and dK of a step, by warps that have keys of their own.
-  __device__ __forceinline__ void add_key_gradients(const Step& step, bool spoiled) {
+  __device__ __forceinline__ void add_key_gradients(const Step& step, bool non_finite) {
     const bool works = !none_visible(step, own);
     Scores x, y;
     if (works) {
       scores(x, y, step);
       store_for_queries(y);
     }
-    if (spoiled) {
+    if (non_finite) {
       __syncthreads();
       clean(step);
     }
@@ -193,7 +204,7 @@ struct FusedBackward : FusedExchange<C> {
 
   // dV and dK of a step, by warps that share keys.
   template <typename Load>
-  __device__ __forceinline__ void exchange_key_gradients(const Step& step, bool spoiled,
+  __device__ __forceinline__ void exchange_key_gradients(const Step& step, bool non_finite,
                                                          Load&& load_next_grad_out) {
     const bool works = !none_visible(step, own);
     if (works) {
@@ -204,22 +215,22 @@ struct FusedBackward : FusedExchange<C> {
       store_for_queries(y);
     }
     __syncthreads();
-    if (spoiled) clean(step);
+    if (non_finite) clean(step);
     if (works) add_exchanged(value_gradient, Base::kProbabilities, grad_out(), lines_of(p.v_dim));
-    __syncthreads();  // nobody reads dO any more
+    __syncthreads();  // no thread reads dO any more
     load_next_grad_out();
     if (works) add_exchanged(key_gradient, Base::kScoresForKeys, q(), lines_of(p.qk_dim));
   }
 
   static __device__ __forceinline__ OwnedTile owned_tile(const BackwardArguments& a) {
     const core::Problem& p = a.problem;
-    const core::BasicTask<std::uint32_t> task = a.order[block_index()];
+    const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
     const core::Sequence s = core::sequence(p, task.sequence);
     const core::Tile tile = core::Tiling{s.k_length, kRows, p.blocks ? p.blocks.block_k : 0}[task.tile];
     return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};
   }
 
-  // Whether the keys hold what is not finite.
+  // Whether the keys hold a non-finite value.
   __device__ __forceinline__ bool load_keys() const {
     const auto [s, head, begin, end] = owned_tile(arguments);
     load_rows<C.dim, kRows, kThreads, true, false>(
@@ -229,7 +240,7 @@ struct FusedBackward : FusedExchange<C> {
     return __syncthreads_or(prepare_rows<Multiply::halves, kRows, kThreads>(k(), true));
   }
 
-  __device__ __forceinline__ void run_head(int head, bool spoiled_keys) {
+  __device__ __forceinline__ void run_head(int head, bool non_finite_keys) {
     const auto [s, kv_head, begin, end] = owned_tile(arguments);
     if (threadIdx.x == 0) {
       from.q = rows_of(p.q, s.tensor_batch, head, s.q_begin, p.qk_dim, true);
@@ -245,7 +256,7 @@ struct FusedBackward : FusedExchange<C> {
     if (walk.done()) return;
     load_grad_out(walk.begin());
     load_queries(walk.begin());
-    bool spoiled = receive(step_of(walk, band), begin);
+    bool non_finite = receive(step_of(walk, band), begin);
     while (true) {
       const Step step = step_of(walk, band);
       walk.next();
@@ -253,25 +264,25 @@ struct FusedBackward : FusedExchange<C> {
         if (!walk.done()) load_grad_out(walk.begin());
       };
       if constexpr (C.parts == 1) {
-        add_key_gradients(step, spoiled);
-        __syncthreads();  // dS is here, and nobody reads Q and dO any more
+        add_key_gradients(step, non_finite);
+        __syncthreads();  // dS is complete, and no thread reads Q and dO any more
         load_next_grad_out();
       } else {
-        exchange_key_gradients(step, spoiled, load_next_grad_out);
-        __syncthreads();  // nobody reads Q any more
+        exchange_key_gradients(step, non_finite, load_next_grad_out);
+        __syncthreads();  // no thread reads Q any more
       }
       if (!walk.done()) load_queries(walk.begin());
-      if (spoiled_keys) {  // dS carries what they hold to those that see it
+      if (non_finite_keys) {  // dS carries their non-finite values to the queries that see them
         clean_rows<Multiply::halves, kRows, kThreads>(k());
         __syncthreads();
       }
       add_query_gradient(step, head, begin);
-      if (spoiled_keys) {
+      if (non_finite_keys) {
         __syncthreads();
         load_keys();
       }
       if (walk.done()) break;
-      spoiled = receive(step_of(walk, band), begin);
+      non_finite = receive(step_of(walk, band), begin);
     }
   }
 
@@ -281,14 +292,14 @@ struct FusedBackward : FusedExchange<C> {
     own = begin + 16 * group;
     load_rows<C.dim, kRows, kThreads, true, false>(
         v(), rows_of(p.v, s.tensor_batch, head, s.k_begin, p.v_dim, true), begin, end);
-    const bool spoiled_keys = load_keys();
+    const bool non_finite_keys = load_keys();
     prepare_rows<Multiply::halves, kRows, kThreads>(v(), false);
     const int group_size =
         static_cast<int>(static_cast<unsigned>(p.q_heads) / static_cast<unsigned>(p.kv_heads));
 #pragma unroll 1
     for (int member = 0; member < group_size; ++member) {
-      if (member > 0) __syncthreads();  // nobody reads the last head's steps any more
-      run_head(head * group_size + member, spoiled_keys);
+      if (member > 0) __syncthreads();  // no thread reads the last head's steps any more
+      run_head(head * group_size + member, non_finite_keys);
     }
     finalize();
   }
@@ -315,7 +326,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   constexpr FusedConfig C = Config::value;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   if constexpr (C.shared_memory() > kSharedMemoryBefore90) {
-    __trap();  // the host's limits see to it that no GPU gets here
+    __trap();  // the host does not choose this instance for such a GPU
     return;
   }
 #endif

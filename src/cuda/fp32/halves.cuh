@@ -1,30 +1,37 @@
-// fp32 products on the tensor cores: each number is the sum of two fp16 numbers, x = 2^e (high + low).
+// fp32 products on the tensor cores: each number is the sum of two fp16 numbers, x = 2^e (high +
+// low).
 //
-// fp16 has the 11 significant bits of TF32 at twice the rate, and pairs of them take the room of the number itself, so a
-// tile is split where it lies, once, and the loops over the products hold nothing but loads and products: high * high +
-// high * low + low * high. low * low, at most 2^-24 of the product, is left out.
+// Why fp16
+//   fp16 has the 11 significant bits of TF32 at twice the rate. A pair of fp16 numbers takes the
+//   room of the fp32 number, so a tile is split in place, once, and the loops over the products
+//   consist of loads and products: high * high + high * low + low * high. low * low is at most
+//   2^-24 of the product and is left out.
 //
-// What fp16 lacks is range. So every row has a power of two of its own that brings its largest number into [2^14, 2^15):
-// the row's numbers are then off by at most 2^-24 of themselves or 2^-39 of the largest. A row's power leaves a product of
-// rows by rows as a factor. In a product of accumulators by rows it belongs to the index that is summed over, so it
-// is multiplied into the accumulators first, whose rows then get powers of their own. Whatever is masked is zero by then:
-// rows that nobody sees take no bits from those that are seen.
+// Range
+//   fp16 lacks range. So every row has a power of two of its own, which brings its largest number
+//   into [2^14, 2^15). The numbers of the row are then off by at most 2^-24 of themselves or 2^-39
+//   of the largest. In a product of rows by rows, the power of a row is a factor of the result. In
+//   a product of accumulators by rows, it belongs to the index that is summed over; it is
+//   multiplied into the accumulators first, whose rows then get powers of their own. Masked
+//   elements are 0 by then, so rows that no query sees cost the visible ones no bits.
 //
-// The tensor cores cut off what does not fit when they add, an error that always has the same sign: in products of rows the
-// small products have sums of their own, which join the large ones in the end, and sums of accumulators by rows end with the
-// step: what lasts over the steps is added by ordinary, rounded additions.
+// Rounding
+//   The tensor cores truncate when they add, and that error always has the same sign. So in
+//   products of rows by rows the small products have sums of their own, which are added to the
+//   large ones at the end; sums of accumulators by rows end with the step, and what lasts over the
+//   steps is added by ordinary, rounded additions.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile32.cuh"
 #include "cuda/fp32/row_power.h"
 
 namespace tessera::cuda::fp32 {
 
-// x and y, times scale, as pairs of fp16 numbers.
+// Splits x and y, times `scale`, into pairs of fp16 numbers.
 __device__ __forceinline__ void split_pair(float x, float y, float scale, std::uint32_t& high,
                                            std::uint32_t& low) {
   high = ptx::pack<ptx::Half16::fp16>(x * scale, y * scale);
@@ -32,18 +39,20 @@ __device__ __forceinline__ void split_pair(float x, float y, float scale, std::u
   low = ptx::pack<ptx::Half16::fp16>(fmaf(x, scale, -rounded.x), fmaf(y, scale, -rounded.y));
 }
 
-// The larger magnitude, NaN left aside.
+// The larger magnitude; ignores NaN.
 __device__ __forceinline__ float larger(float x, float y) { return fmaxf(fabsf(x), fabsf(y)); }
 
-// Splits the rows that this thread has a part in, where they lie: of each eight numbers, the chunk with the first four
-// then holds all high ones and the other all low ones. Stores the rows' factors. Numbers that are not finite do not count as
-// the largest of their row, and stay what they are (in `high`; `low` is NaN).
+// Splits the rows that this thread has a part in, in place: of each eight numbers, the chunk with
+// the first four then holds all high halves and the other one all low halves. Stores the factors of
+// the rows. Non-finite values do not count as the largest of their row and keep their value (in
+// `high`; `low` is NaN).
 template <int Columns, int Rows, int Threads>
 __device__ __forceinline__ void split_rows(SharedTile32<Columns> tile) {
   using Own = OwnChunks<Columns, Rows, Threads>;
   constexpr int kParts = Own::kPartsOfRow, kRowPasses = Own::kPasses / kParts;
   const std::uint32_t odd = Own::chunk() % 2;  // the second four of eight
-  const std::uint32_t first = here(tile.base + SharedTile32<Columns>::offset(Own::row(), Own::chunk()));
+  const std::uint32_t first =
+      ptx::opaque(tile.base + SharedTile32<Columns>::offset(Own::row(), Own::chunk()));
   auto largest_of_row = [](float x) {  // over the lanes that hold the row
     if constexpr (Own::kLanes == 32) {
       return __uint_as_float(__reduce_max_sync(0xFFFFFFFFU, __float_as_uint(x)));
@@ -55,7 +64,7 @@ __device__ __forceinline__ void split_rows(SharedTile32<Columns> tile) {
       return x;
     }
   };
-  // Several rows at a time: each is a chain of a load, a maximum over lanes and stores.
+  // Several rows at a time, because each is a chain of a load, a maximum over lanes and stores.
   constexpr int kTogether = kRowPasses * kParts < 4 ? kRowPasses : 4 / kParts;
 #pragma unroll 1
   for (int pass = 0; pass < kRowPasses; pass += kTogether) {
@@ -92,7 +101,7 @@ __device__ __forceinline__ void split_rows(SharedTile32<Columns> tile) {
         largest[i] = largest_of_row(largest[i]);
       }
     }
-    // All lanes have read, and what they copied has arrived. Now each stores into the chunks of two.
+    // All lanes have read their chunks. From here on each stores into the chunks of two.
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
@@ -116,10 +125,10 @@ __device__ __forceinline__ void split_rows(SharedTile32<Columns> tile) {
 
 __device__ __forceinline__ bool is_non_finite_half(std::uint32_t x) { return (x & 0x7C00U) == 0x7C00U; }
 
-// Whether this thread's part of the split rows holds a number that is not finite.
+// Whether this thread's part of the split rows holds a non-finite value.
 template <int Columns, int Rows, int Threads>
 __device__ __forceinline__ bool has_non_finite_halves(SharedTile32<Columns> tile) {
-  __syncwarp();  // the other lanes of a row have stored into this one's chunks
+  __syncwarp();  // other lanes have stored into the chunks of this one
   bool found = false;
   for_own_chunks<Columns, Rows, Threads>(tile, [&](std::uint32_t at) {
     const uint4 x = ptx::load_shared(at);
@@ -130,7 +139,7 @@ __device__ __forceinline__ bool has_non_finite_halves(SharedTile32<Columns> tile
   return found;
 }
 
-// Replaces what is not finite in the split rows of this thread by 0.
+// Replaces the non-finite values in the split rows of this thread by 0.
 template <int Columns, int Rows, int Threads>
 __device__ __forceinline__ void clear_non_finite_halves(SharedTile32<Columns> tile) {
   for_own_chunks<Columns, Rows, Threads>(tile, [&](std::uint32_t at) {
@@ -153,17 +162,19 @@ __device__ __forceinline__ void mma_halves_first(float (&d)[4], const std::uint3
   ptx::mma_first<ptx::Mma::k16, ptx::Half16::fp16>(d, a, b0, b1);
 }
 
-// s = a b^T, both split: rows [a_row, a_row + 16 MTiles) of `a`, rows [0, 8 NTiles) of `b`.
+// s = a b^T for split rows [a_row, a_row + 16 MTiles) of `a` and [0, 8 NTiles) of `b`.
 template <int Dim, int MTiles, int NTiles>
 __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4], SharedTile32<Dim> a,
                                                     int a_row, SharedTile32<Dim> b, int lines, int lane) {
   using Tile = SharedTile32<Dim>;
   static_assert(NTiles % 2 == 0);
-  // A: the high chunks of 16 rows by 16 columns, low ones beside them. B: one load gives high and low of 8 rows by 16 columns.
+  // A: the high chunks of 16 rows by 16 columns, with the low ones beside them. B: a load gives
+  // high and low of 8 rows by 16 columns.
   const MatrixAddress a_at = row_operand(lane);
-  const std::uint32_t a_lane = here(a.base + Tile::offset(a_row + a_at.row, 2 * a_at.chunk));
-  const std::uint32_t b_lane = here(b.base + Tile::offset(lane & 7, 2 * ((lane >> 3) & 1) + (lane >> 4)));
-  // Two tiles of rows leave no registers for the small sums of all columns at once.
+  const std::uint32_t a_lane = ptx::opaque(a.base + Tile::offset(a_row + a_at.row, 2 * a_at.chunk));
+  const std::uint32_t b_lane =
+      ptx::opaque(b.base + Tile::offset(lane & 7, 2 * ((lane >> 3) & 1) + (lane >> 4)));
+  // With two tiles of rows, registers do not suffice for the small sums of all columns at once.
   constexpr int kTogether = MTiles == 1 ? NTiles : Dim == 64 && NTiles >= 4 ? 4 : 2;
 #pragma unroll
   for (int group = 0; group < NTiles; group += kTogether) {
@@ -242,8 +253,8 @@ __device__ __forceinline__ void multiply_split_rows(float (&s)[MTiles][NTiles][4
   }
 }
 
-// Accumulators as a left operand: 8 NTiles columns that meet as many rows of a split tile. A pair of fp16 numbers takes
-// the room of one fp32 number: this replaces the accumulators.
+// Accumulators as a left operand: 8 NTiles columns that meet as many rows of a split tile. A pair
+// of fp16 numbers takes the room of an fp32 number, so this replaces the accumulators.
 template <int MTiles, int NTiles>
 struct SplitAccumulators {
   std::uint32_t high[MTiles][NTiles][2], low[MTiles][NTiles][2];
@@ -251,7 +262,7 @@ struct SplitAccumulators {
 
   SplitAccumulators() = default;
 
-  // From n8 tile `first` of x on; `factors` of the rows that these columns will meet.
+  // From n8 tile `first` of x on. `factors` are those of the rows that these columns will meet.
   template <int All>
   __device__ __forceinline__ SplitAccumulators(const float (&x)[MTiles][All][4], int first,
                                                std::uint32_t factors, int lane) {
@@ -284,14 +295,15 @@ struct SplitAccumulators {
   }
 };
 
-// sum = a * rows [0, 8 NTiles) of `b`, for Tiles n8 tiles of columns from `tile` on; four of them are a line of `b`.
+// sum = a * rows [0, 8 NTiles) of `b`, for `Tiles` n8 tiles of columns from `tile` on. Four of them
+// are a line of `b`.
 template <int Tiles, int Dim, int MTiles, int NTiles>
 __device__ __forceinline__ void multiply_split_tiles(float (&sum)[MTiles][Tiles][4],
                                                      const SplitAccumulators<MTiles, NTiles>& a,
                                                      SharedTile32<Dim> b, int tile, int lane) {
   using Tile = SharedTile32<Dim>;
-  // One load gives high and low of 16 rows by 8 columns.
-  const std::uint32_t b_lane = here(b.base + Tile::offset(lane & 15, lane >> 4));
+  // A load gives high and low of 16 rows by 8 columns.
+  const std::uint32_t b_lane = ptx::opaque(b.base + Tile::offset(lane & 15, lane >> 4));
 #pragma unroll
   for (int n = 0; n < NTiles; n += 2) {  // 16 rows
     std::uint32_t x[Tiles][4];

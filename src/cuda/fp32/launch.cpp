@@ -1,64 +1,64 @@
 #include "cuda/fp32/launch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "core/base/text.h"
 #include "core/task_order.h"
 #include "core/visibility.h"
+#include "cuda/common/host/limits.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::fp32 {
 namespace {
 
-using fp32::BackwardConfig;
-using fp32::BiasGradientConfig;
-using fp32::ForwardConfig;
-using fp32::FusedConfig;
-using fp32::Gradient;
-using fp32::Instance;
-using fp32::Multiply;
+using Order = core::BasicTaskOrder<std::uint32_t>;
 
-constexpr fp32::Kernels kernels_of(Multiply multiply) {
-  if (multiply == Multiply::halves)
-    return {fp32::halves_forward, fp32::halves_backward, fp32::halves_bias_gradient};
-  return {fp32::fma_forward, fp32::fma_backward, fp32::fma_bias_gradient};
+constexpr Kernels kernels_of(Multiply multiply) {
+  if (multiply == Multiply::halves) return {halves_forward, halves_backward, halves_bias_gradient};
+  return {fma_forward, fma_backward, fma_bias_gradient};
 }
 
-// The limits of the GPU for the code that these kernels are in.
-const DeviceLimits& device_of(Multiply multiply, const core::Problem& p) {
-  return device_limits(p.device.index, multiply == Multiply::halves ? Code::from80 : Code::sm75);
+constexpr const char* name_of(Multiply multiply) {
+  return multiply == Multiply::halves ? "three fp16 products for one" : "fp32 multiply-adds";
 }
+
+constexpr Code code_of(Multiply multiply) { return multiply == Multiply::halves ? Code::from80 : Code::sm75; }
 
 int dim_of(const core::Problem& p) {
   const std::int64_t wanted = std::max(p.qk_dim, p.v_dim);
-  return *std::find_if(std::begin(fp32::kDims), std::end(fp32::kDims) - 1,
-                       [&](int dim) { return wanted <= dim; });
+  return *std::find_if(std::begin(kDims), std::end(kDims) - 1, [&](int dim) { return wanted <= dim; });
 }
 
-// Rows on 16-byte boundaries; sizes that are no multiple of four numbers do not matter.
-bool aligned(const core::View& view) {
-  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && view.batch_stride % 4 == 0 &&
-         view.head_stride % 4 == 0 && view.row_stride % 4 == 0;
-}
-
+// Whether all rows begin on 16-byte boundaries. Their lengths need not be multiples of 16 bytes.
 bool all_aligned(const core::Problem& p) {
-  if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
-  if (p.direction == Direction::forward) return aligned(p.out);
-  return aligned(p.grad_out) && aligned(p.grad_q) && aligned(p.grad_k) && aligned(p.grad_v);
+  auto rows = [](const core::View& view) { return aligned(view, DType::fp32); };
+  if (!rows(p.q) || !rows(p.k) || !rows(p.v)) return false;
+  if (p.direction == Direction::forward) return rows(p.out);
+  return rows(p.grad_out) && rows(p.grad_q) && rows(p.grad_k) && rows(p.grad_v);
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+// Whether a problem takes the instances with all features.
+bool needs_features(const core::Problem& p, bool rows_aligned) {
+  return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !rows_aligned;
+}
 
-// The tiles of `rows` queries (or keys) of every head, in an order that ends with the short ones. Where tiles are unequal,
-// as many heads advance together as fill the GPU twice: their keys and values then stay in its cache.
-core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, const DeviceLimits& device,
-                                             std::int64_t rows, bool keys) {
-  const core::Tiling tiling{keys ? p.k_length : p.q_length, rows,
-                            !p.blocks ? 0
-                            : keys    ? p.blocks.block_k
-                                      : p.blocks.block_q};
-  const std::int64_t tiles = tiling.count();
+// How the queries or keys of a sequence are cut into tiles.
+core::Tiling tiling_of(const core::Problem& p, std::int64_t rows, bool keys) {
+  return {keys ? p.k_length : p.q_length, rows, !p.blocks ? 0 : keys ? p.blocks.block_k : p.blocks.block_q};
+}
+
+// Thread blocks for tiles of `rows` queries or keys, counted without overflow.
+std::int64_t grid_of(const core::Problem& p, std::int64_t rows, bool keys) {
+  return product(p.batch, keys ? p.kv_heads : p.q_heads, tiling_of(p, rows, keys).count());
+}
+
+// The tiles of `rows` queries (or keys) of every head, in an order that ends with the short ones.
+// Where tiles are unequal, as many heads advance together as fill the GPU twice: their keys and
+// values then stay in its cache.
+Order order_of(const core::Problem& p, const DeviceLimits& device, std::int64_t rows, bool keys) {
+  const std::int64_t tiles = tiling_of(p, rows, keys).count();
   const core::Band band{
       p.left, p.right,
       p.packed || p.batch == 0 ? p.k_length - p.q_length : core::sequence(p, 0).band.diagonal};
@@ -71,243 +71,240 @@ core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, const Devic
               ceil_div(4 * device.multiprocessors, std::max<std::int64_t>(tiles, 1)))};
 }
 
-std::int64_t delta_rows(const core::Problem& p) {
-  return product(p.q_heads, p.packed ? p.q_tokens : product(p.batch, p.q_length));
-}
-
-// The passes that a backward call takes.
-template <typename Visit>
-void for_each_gradient(const core::Problem& p, bool featured, Visit&& visit) {
-  if (fp32::together(dim_of(p), featured)) {
-    if (p.has_grad_k || p.has_grad_v) visit(Gradient::keys_and_values);
-  } else {
-    if (p.has_grad_k) visit(Gradient::keys);
-    if (p.has_grad_v) visit(Gradient::values);
-  }
-  if (p.has_grad_q) visit(Gradient::queries);
-}
-
 bool fits(const DeviceLimits& device, std::size_t bytes) {
   return bytes <= static_cast<std::size_t>(device.shared_memory);
 }
 
-// Queries from which a sequence gets large tiles. The instances sum in different orders, so neither batch nor heads may
-// decide, although large tiles only pay where every multiprocessor gets one: they then take 0.87 to 0.93 of the time of small
-// ones, and up to 1.65 of it where half of the multiprocessors stay idle (16 heads of 512 queries on an H200, November 2026).
+// The limits of both directions, of the GPU and of the sizes.
+bool common_limits(const core::Problem& p, Multiply multiply, core::Reason reason) {
+  const int capability = multiply == Multiply::halves ? 80 : 75;
+  if (gpu_limit(p, {.least = capability}, code_of(multiply), reason) || length_limit(p, reason)) return true;
+  return p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
+         std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk &&
+         reason.give("requires ALiBi's diagonal to be less than 2^29 away from the first query and key");
+}
+
+// ---- forward ------------------------------------------------------------------------------------
+
+struct ForwardDecision {
+  ForwardConfig config{};
+  void (*kernel)(ForwardArguments) = nullptr;
+  bool aligned = true;
+  Order order{};
+};
+
+// From this many queries on a sequence gets large tiles. The instances sum in different orders, so
+// neither batch nor heads may decide, although large tiles only pay off where every multiprocessor
+// gets one: they then take 0.87 to 0.93 of the time of small ones, and up to 1.65 of it where half
+// of the multiprocessors stay idle (16 heads of 512 queries on an H200, November 2026).
 constexpr std::int64_t kManyQueries = 2048;
 
-// Large tiles for long sequences, where they fit. The lengths of packed sequences are on the device; they always get them.
-ForwardConfig forward_config_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
-                                Instance& instance) {
-  instance = flash2_fp32_featured(p) ? Instance::featured : Instance::large;
-  const ForwardConfig c = fp32::forward_config(multiply, dim_of(p), instance);
-  if (instance == Instance::featured) return c;
-  const ForwardConfig small = fp32::forward_config(multiply, dim_of(p), Instance::plain);
+// Large tiles for long sequences, where they fit. The lengths of packed sequences are on the
+// device; they always get them.
+Instance instance_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
+                     bool rows_aligned) {
+  if (needs_features(p, rows_aligned)) return Instance::featured;
+  const ForwardConfig large = forward_config(multiply, dim_of(p), Instance::large);
+  const ForwardConfig small = forward_config(multiply, dim_of(p), Instance::plain);
   const bool few_queries = !p.packed && p.q_length < kManyQueries;
   const bool cut_by_blocks = p.blocks && p.blocks.block_q <= small.block_q();
-  if (!few_queries && !cut_by_blocks && fits(device, c.shared_memory())) return c;
-  instance = Instance::plain;
-  return small;
+  return !few_queries && !cut_by_blocks && fits(device, large.shared_memory()) ? Instance::large
+                                                                               : Instance::plain;
 }
 
-// Whether one pass gives all gradients, adding to dQ by atomics.
-bool fused(Multiply multiply, const core::Problem& p, const DeviceLimits& device) {
-  return multiply == Multiply::halves && !p.deterministic && !flash2_fp32_featured(p) && p.has_grad_q &&
-         p.has_grad_k && p.has_grad_v && fits(device, fp32::fused_config(dim_of(p)).shared_memory());
+// ---- backward -----------------------------------------------------------------------------------
+
+// One pass over the tiles of keys, or of queries.
+struct Pass {
+  Gradient gradient{};
+  BackwardConfig config{};
+  void (*kernel)(BackwardArguments) = nullptr;
+  Order order{};
+
+  [[nodiscard]] bool of_keys() const { return gradient != Gradient::queries; }
+};
+
+struct BackwardDecision {
+  Multiply multiply{};
+  bool aligned = true;
+  bool featured = false;
+  bool fused = false;  // all gradients in one pass over the keys, adding to dQ by atomics
+  int dim = 0;
+  Order fused_order{};
+  int count = 0;
+  std::array<Pass, 3> passes{};  // unless fused
+  std::int64_t delta_rows = 0;
+  std::int64_t bias_tiles = 0;
+};
+
+std::int64_t delta_rows_of(const core::Problem& p) {
+  return product(p.q_heads, p.packed ? p.q_tokens : product(p.batch, p.q_length));
 }
 
-const char* name_of(Multiply multiply) {
-  return multiply == Multiply::halves ? "three fp16 products for one" : "fp32 multiply-adds";
+std::int64_t delta_grid(std::int64_t rows) { return ceil_div(rows, kDeltaThreads / 32); }
+
+std::int64_t bias_tiles_of(const core::Problem& p, const BiasGradientConfig& c) {
+  return product(p.bias_batch, p.bias_heads, p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q()),
+                 ceil_div(p.k_length, c.block_k));
 }
 
-void run_bias_gradient(Multiply multiply, const core::Problem& p, const float* delta, void* stream) {
-  const BiasGradientConfig c = fp32::bias_gradient_config(multiply, dim_of(p));
-  const std::int64_t q_tiles = p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q());
-  const std::int64_t tiles = p.bias_batch * p.bias_heads * q_tiles * ceil_div(p.k_length, c.block_k);
-  if (tiles == 0) return;
-  fp32::BiasGradientArguments a{p, fp32::Constants::of(p, all_aligned(p)), delta};
-  launch(kernels_of(multiply).bias_gradient(c.dim), "flash2 fp32 gradient of the bias", tiles, c.threads(),
-         c.shared_memory(), stream, &a);
+// The passes of a call that is not fused.
+void add_passes(BackwardDecision& d, const core::Problem& p, const DeviceLimits& device) {
+  auto add = [&](Gradient gradient) {
+    Pass pass{.gradient = gradient, .config = backward_config(d.multiply, gradient, d.dim, d.featured)};
+    pass.kernel = kernel_for(kernels_of(d.multiply).backward(), pass.config);
+    pass.order = order_of(p, device, pass.config.rows(), pass.of_keys());
+    d.passes[static_cast<std::size_t>(d.count++)] = pass;
+  };
+  if (together(d.dim, d.featured)) {
+    if (p.has_grad_k || p.has_grad_v) add(Gradient::keys_and_values);
+  } else {
+    if (p.has_grad_k) add(Gradient::keys);
+    if (p.has_grad_v) add(Gradient::values);
+  }
+  if (p.has_grad_q) add(Gradient::queries);
 }
 
 }  // namespace
 
-bool flash2_fp32_featured(const core::Problem& p) {
-  return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !all_aligned(p);
-}
-
-bool flash2_fp32_limits(Multiply multiply, const DeviceLimits& device, const core::Problem& p,
-                        core::Reason reason) {
-  const DeviceLimits& own = device_limits(p.device.index);
-  if (!own.failure.empty()) return reason.give(own.failure);
-  const int capability = multiply == Multiply::halves ? 80 : 75;
-  if (own.capability < capability) {
-    return reason.give("needs compute capability ", capability / 10, ".", capability % 10,
-                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
-  }
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (p.direction == Direction::backward) {  // delta has a kernel for all GPUs
-    const DeviceLimits& any = device_limits(p.device.index, Code::any);
-    if (!any.failure.empty()) return reason.give(any.failure);
-  }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
-  if (p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
-      std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk) {
-    return reason.give("ALiBi's diagonal must be less than 2^29 away from the first query and key");
-  }
-  const bool featured = flash2_fp32_featured(p);
-  std::size_t bytes = 0;
-  std::int64_t blocks = 0;  // of the largest grid
-  auto needs = [&](std::size_t shared_memory, std::int64_t grid) {
-    bytes = std::max(bytes, shared_memory);
-    blocks = std::max(blocks, grid);
-  };
-  if (p.direction == Direction::forward) {
-    Instance instance;
-    const ForwardConfig c = forward_config_of(multiply, p, device, instance);
-    const core::Tiling tiling{p.q_length, c.block_q(), p.blocks ? p.blocks.block_q : 0};
-    needs(c.shared_memory(), product(p.batch, p.q_heads, tiling.count()));
-  } else {
-    for_each_gradient(p, featured, [&](Gradient gradient) {
-      const BackwardConfig c = fp32::backward_config(multiply, gradient, dim_of(p), featured);
-      const bool keys = gradient != Gradient::queries;
-      const core::Tiling tiling{keys ? p.k_length : p.q_length, c.rows(),
-                                !p.blocks ? 0
-                                : keys    ? p.blocks.block_k
-                                          : p.blocks.block_q};
-      needs(c.shared_memory(), product(p.batch, keys ? p.kv_heads : p.q_heads, tiling.count()));
-    });
-    needs(0, ceil_div(delta_rows(p), fp32::kDeltaThreads / 32));
-    if (p.has_grad_bias) {
-      const BiasGradientConfig c = fp32::bias_gradient_config(multiply, dim_of(p));
-      needs(c.shared_memory(),
-            product(p.bias_batch, p.bias_heads, p.bias_rows == 1 ? 1 : ceil_div(p.q_length, c.block_q()),
-                    ceil_div(p.k_length, c.block_k)));
-    }
-  }
-  if (bytes > static_cast<std::size_t>(device.shared_memory)) {
-    return reason.give("needs ", bytes, " bytes of shared memory, cuda:", p.device.index, " has ",
-                       device.shared_memory);
-  }
-  return grid_limit(blocks, reason);
-}
-
 template <Multiply M>
-bool Flash2Fp32<M>::limits(const core::Problem& p, core::Reason reason) {
-  return flash2_fp32_limits(M, device_of(M, p), p, reason);
+std::optional<core::Choice> choose_forward(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  if (common_limits(p, M, reason)) return std::nullopt;
+  const DeviceLimits& device = device_limits(p.device.index, code_of(M));
+  ForwardDecision d{.aligned = all_aligned(p)};
+  d.config = forward_config(M, dim_of(p), instance_of(M, p, device, d.aligned));
+  d.kernel = kernel_for(kernels_of(M).forward(), d.config);
+  const std::size_t bytes = d.config.shared_memory();
+  if (shared_memory_limit(p, code_of(M), static_cast<std::int64_t>(bytes), reason) ||
+      grid_limit(grid_of(p, d.config.block_q(), false), reason)) {
+    return std::nullopt;
+  }
+  d.order = order_of(p, device, d.config.block_q(), false);
+  return core::Choice{.block_q = d.config.block_q(),
+                      .block_k = d.config.block_k,
+                      .shared_memory_bytes = bytes,
+                      .traffic_cache_bytes = static_cast<double>(bytes),
+                      .decision = d};
 }
 
-template <Multiply M>
-registry::Configuration Flash2Fp32<M>::forward_configuration(const core::Problem& p, int /*workers*/) {
-  Instance instance;
-  const ForwardConfig c = forward_config_of(M, p, device_of(M, p), instance);
-  return {.block_q = c.block_q(),
-          .block_k = c.block_k,
-          .shared_memory_bytes = c.shared_memory(),
-          .fast_memory_bytes = static_cast<double>(c.shared_memory())};
-}
-
-template <Multiply M>
-std::string Flash2Fp32<M>::forward_details(const core::Problem& p, const registry::Configuration&) {
-  Instance instance;
-  const ForwardConfig c = forward_config_of(M, p, device_of(M, p), instance);
-  return core::concat("instance: ", name_of(M), ", head_dim up to ", c.dim,
+std::string forward_details(const core::Problem& /*p*/, const core::Choice& choice) {
+  const auto d = choice.decision.as<ForwardDecision>();
+  const ForwardConfig& c = d.config;
+  return core::concat("instance: ", name_of(c.multiply), ", head_dim up to ", c.dim,
                       c.featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
                       " rows, keys from the last to the first");
 }
 
-template <Multiply M>
-void Flash2Fp32<M>::forward(const core::Problem& p, const registry::Configuration&,
-                            const registry::Resources& resources) {
-  const DeviceLimits& device = device_of(M, p);
-  Instance instance;
-  const ForwardConfig c = forward_config_of(M, p, device, instance);
-  fp32::ForwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
-                           order_of(p, device, c.block_q(), false)};
-  if (a.order.count() == 0) return;
+void run_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto d = choice.decision.as<ForwardDecision>();
+  if (d.order.count() == 0) return;
   const DeviceScope scope(p.device.index);
-  launch(kernels_of(M).forward(c.dim, instance), "flash2 fp32 forward", a.order.count(), c.threads(),
-         c.shared_memory(), resources.stream, &a);
+  launch(d.kernel, "flash2 fp32 forward", d.order.count(), d.config.threads(), choice.shared_memory_bytes,
+         resources.stream, ForwardArguments{p, Constants::of(p, d.aligned), d.order});
 }
 
 template <Multiply M>
-registry::Configuration Flash2Fp32<M>::backward_configuration(const core::Problem& p, int /*workers*/) {
-  const bool featured = flash2_fp32_featured(p);
-  const std::size_t workspace = static_cast<std::size_t>(delta_rows(p)) * sizeof(float);
-  if (fused(M, p, device_of(M, p))) {
-    const FusedConfig c = fp32::fused_config(dim_of(p));
-    return {.block_q = FusedConfig::kBlock,
-            .block_k = c.rows(),
-            .shared_memory_bytes = c.shared_memory(),
-            .workspace_bytes = workspace,
-            .fast_memory_bytes = static_cast<double>(c.shared_memory())};
+std::optional<core::Choice> choose_backward(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  if (common_limits(p, M, reason)) return std::nullopt;
+  if (gpu_limit(p, {.least = 75}, Code::any, reason)) return std::nullopt;  // delta's code
+  const DeviceLimits& device = device_limits(p.device.index, code_of(M));
+  BackwardDecision d{.multiply = M, .aligned = all_aligned(p), .dim = dim_of(p)};
+  d.featured = needs_features(p, d.aligned);
+  d.delta_rows = delta_rows_of(p);
+  const FusedConfig fused = fused_config(d.dim);
+  d.fused = M == Multiply::halves && !p.deterministic && !d.featured && p.has_grad_q && p.has_grad_k &&
+            p.has_grad_v && fits(device, fused.shared_memory());
+  std::size_t bytes = 0;
+  std::int64_t blocks = delta_grid(d.delta_rows);  // of the largest grid
+  auto needs = [&](std::size_t shared_memory, std::int64_t grid) {
+    bytes = std::max(bytes, shared_memory);
+    blocks = std::max(blocks, grid);
+  };
+  if (d.fused) {
+    d.fused_order = order_of(p, device, fused.rows(), true);
+    needs(fused.shared_memory(), grid_of(p, fused.rows(), true));
+  } else {
+    add_passes(d, p, device);
+    for (int i = 0; i < d.count; ++i) {
+      const Pass& pass = d.passes[static_cast<std::size_t>(i)];
+      needs(pass.config.shared_memory(), grid_of(p, pass.config.rows(), pass.of_keys()));
+    }
+    if (p.has_grad_bias) {
+      const BiasGradientConfig c = bias_gradient_config(M, d.dim);
+      d.bias_tiles = bias_tiles_of(p, c);
+      needs(c.shared_memory(), d.bias_tiles);
+    }
   }
-  const Gradient first = fp32::together(dim_of(p), featured) ? Gradient::keys_and_values : Gradient::keys;
-  const BackwardConfig c = fp32::backward_config(M, first, dim_of(p), featured);
-  return {.block_q = c.block,
-          .block_k = c.rows(),
-          .shared_memory_bytes = c.shared_memory(),
-          .workspace_bytes = workspace,
-          .fast_memory_bytes = static_cast<double>(c.shared_memory())};
+  if (shared_memory_limit(p, code_of(M), static_cast<std::int64_t>(bytes), reason) ||
+      grid_limit(blocks, reason)) {
+    return std::nullopt;
+  }
+  // A plan shows the pass over the keys, whether or not it is requested.
+  const BackwardConfig keys = backward_config(
+      M, together(d.dim, d.featured) ? Gradient::keys_and_values : Gradient::keys, d.dim, d.featured);
+  const std::size_t shown = d.fused ? fused.shared_memory() : keys.shared_memory();
+  return core::Choice{.block_q = d.fused ? FusedConfig::kBlock : keys.block,
+                      .block_k = d.fused ? fused.rows() : keys.rows(),
+                      .shared_memory_bytes = shown,
+                      .workspace_bytes = static_cast<std::size_t>(d.delta_rows) * sizeof(float),
+                      .traffic_cache_bytes = static_cast<double>(shown),
+                      .decision = d};
 }
 
-template <Multiply M>
-std::string Flash2Fp32<M>::backward_details(const core::Problem& p, const registry::Configuration&) {
-  const bool featured = flash2_fp32_featured(p);
-  const int dim = dim_of(p);
-  std::string text =
-      core::concat("instance: ", name_of(M), ", head_dim up to ", dim, featured ? ", featured" : ", plain");
-  if (fused(M, p, device_of(M, p))) {
-    const FusedConfig c = fp32::fused_config(dim);
+std::string backward_details(const core::Problem& /*p*/, const core::Choice& choice) {
+  const auto d = choice.decision.as<BackwardDecision>();
+  std::string text = core::concat("instance: ", name_of(d.multiply), ", head_dim up to ", d.dim,
+                                  d.featured ? ", featured" : ", plain");
+  if (d.fused) {
+    const FusedConfig c = fused_config(d.dim);
     return text + core::concat("; all gradients in one pass, dQ by atomics: ", c.warps(), " warps, ",
                                FusedConfig::kBlock, " queries per step, ", c.shared_memory(),
                                " bytes of shared memory");
   }
   text += "; deterministic";
-  for_each_gradient(p, featured, [&](Gradient gradient) {
+  for (int i = 0; i < d.count; ++i) {
     constexpr const char* kNames[] = {"keys and values", "keys", "values", "queries"};
-    const BackwardConfig c = fp32::backward_config(M, gradient, dim, featured);
-    text += core::concat("\ngradient of ", kNames[static_cast<int>(gradient)], ": ", c.warps,
-                         " warps of 16 rows, ", c.block, " rows per step, ", c.shared_memory(),
-                         " bytes of shared memory");
-  });
+    const Pass& pass = d.passes[static_cast<std::size_t>(i)];
+    text += core::concat("\ngradient of ", kNames[static_cast<int>(pass.gradient)], ": ", pass.config.warps,
+                         " warps of 16 rows, ", pass.config.block, " rows per step, ",
+                         pass.config.shared_memory(), " bytes of shared memory");
+  }
   return text;
 }
 
-template <Multiply M>
-void Flash2Fp32<M>::backward(const core::Problem& p, const registry::Configuration&,
-                             const registry::Resources& resources) {
-  const bool featured = flash2_fp32_featured(p);
-  const DeviceLimits& device = device_of(M, p);
-  const DeviceScope scope(p.device.index);
+void run_backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto d = choice.decision.as<BackwardDecision>();
+  const Constants constants = Constants::of(p, d.aligned);
   void* const stream = resources.stream;
   auto* delta = reinterpret_cast<float*>(resources.workspace);
-  const bool at_once = fused(M, p, device);
-  if (const std::int64_t rows = delta_rows(p); rows > 0) {
-    fp32::DeltaArguments a{p, delta, at_once};
-    launch(fp32::delta_kernel(), "flash2 fp32 delta", ceil_div(rows, fp32::kDeltaThreads / 32),
-           fp32::kDeltaThreads, 0, stream, &a);
+  const DeviceScope scope(p.device.index);
+  if (d.delta_rows > 0) {
+    launch(delta_kernel(), "flash2 fp32 delta", delta_grid(d.delta_rows), kDeltaThreads, 0, stream,
+           DeltaArguments{p, delta, d.fused});
   }
-  if (at_once) {
-    const FusedConfig c = fp32::fused_config(dim_of(p));
-    fp32::BackwardArguments a{p, fp32::Constants::of(p, true), order_of(p, device, c.rows(), true), delta};
-    if (a.order.count() == 0) return;
-    launch(fp32::halves_fused_backward(c.dim), "flash2 fp32 fused backward", a.order.count(), c.threads(),
-           c.shared_memory(), stream, &a);
+  if (d.fused) {
+    const FusedConfig c = fused_config(d.dim);
+    launch(kernel_for(halves_fused_backward(), c), "flash2 fp32 fused backward", d.fused_order.count(),
+           c.threads(), c.shared_memory(), stream, BackwardArguments{p, constants, d.fused_order, delta});
     return;
   }
-  for_each_gradient(p, featured, [&](Gradient gradient) {
-    const BackwardConfig c = fp32::backward_config(M, gradient, dim_of(p), featured);
-    fp32::BackwardArguments a{p, fp32::Constants::of(p, all_aligned(p)),
-                              order_of(p, device, c.rows(), gradient != Gradient::queries), delta};
-    if (a.order.count() == 0) return;
-    launch(kernels_of(M).backward(gradient, c.dim, featured), "flash2 fp32 backward", a.order.count(),
-           c.threads(), c.shared_memory(), stream, &a);
-  });
-  if (p.has_grad_bias) run_bias_gradient(M, p, delta, resources.stream);
+  for (int i = 0; i < d.count; ++i) {
+    const Pass& pass = d.passes[static_cast<std::size_t>(i)];
+    launch(pass.kernel, "flash2 fp32 backward", pass.order.count(), pass.config.threads(),
+           pass.config.shared_memory(), stream, BackwardArguments{p, constants, pass.order, delta});
+  }
+  if (d.bias_tiles > 0) {
+    const BiasGradientConfig c = bias_gradient_config(d.multiply, d.dim);
+    launch(kernel_for(kernels_of(d.multiply).bias_gradient(), c), "flash2 fp32 gradient of the bias",
+           d.bias_tiles, c.threads(), c.shared_memory(), stream, BiasGradientArguments{p, constants, delta});
+  }
 }
 
-template struct Flash2Fp32<Multiply::halves>;
-template struct Flash2Fp32<Multiply::fma>;
+template std::optional<core::Choice> choose_forward<Multiply::halves>(const core::Problem&, int,
+                                                                      core::Reason);
+template std::optional<core::Choice> choose_forward<Multiply::fma>(const core::Problem&, int, core::Reason);
+template std::optional<core::Choice> choose_backward<Multiply::halves>(const core::Problem&, int,
+                                                                       core::Reason);
+template std::optional<core::Choice> choose_backward<Multiply::fma>(const core::Problem&, int, core::Reason);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::fp32

@@ -1,12 +1,14 @@
-// The two products of attention in fp32, for a warp: rows times rows (scores), and probabilities times rows.
+// The two products of attention in fp32, for a warp: rows times rows (scores), and probabilities
+// times rows.
 //
-// Both ways to multiply leave their sums in the m16n8 accumulators of ptx/mma.cuh, so that what stands between the products
-// is written once. Multiply::halves is in halves.cuh, Multiply::fma here.
+// Both ways to multiply leave their sums in the m16n8 accumulators of ptx/mma.cuh, so that
+// everything between the products is written once. Multiply::halves is in halves.cuh, Multiply::fma
+// here.
 #pragma once
 
 #include <cstdint>
 
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile32.cuh"
 #include "cuda/fp32/config.h"
 #include "cuda/fp32/halves.cuh"
@@ -16,7 +18,7 @@ namespace tessera::cuda::fp32 {
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
 
-// Groups of 32 columns that hold `columns`.
+// The groups of 32 columns that hold `columns` columns.
 __device__ __forceinline__ int lines_of(std::int64_t columns) {
   return (static_cast<int>(columns) + 31) / 32;
 }
@@ -33,8 +35,9 @@ __device__ __forceinline__ void clear(float (&x)[MTiles][NTiles][4]) {
   }
 }
 
-// After a thread's own copies into a tile have arrived, before the barrier that shows them to the others: makes the tile an
-// operand. If told to look, says whether this thread's part holds a number that is not finite.
+// Makes a tile an operand, by the threads that copied it: after their copies have arrived and
+// before the barrier that publishes them. With `look`, returns whether this thread's part holds a
+// non-finite value.
 template <Multiply M, int Rows, int Threads, int Dim>
 __device__ __forceinline__ bool prepare_rows(SharedTile32<Dim> tile, bool look) {
   if constexpr (M == Multiply::halves) {
@@ -45,7 +48,7 @@ __device__ __forceinline__ bool prepare_rows(SharedTile32<Dim> tile, bool look) 
   }
 }
 
-// Takes what is not finite out of the rows that this thread has copied.
+// Replaces non-finite values by 0 in the rows that this thread has copied.
 template <Multiply M, int Rows, int Threads, int Dim>
 __device__ __forceinline__ void clean_rows(SharedTile32<Dim> tile) {
   if constexpr (M == Multiply::halves) {
@@ -55,8 +58,8 @@ __device__ __forceinline__ void clean_rows(SharedTile32<Dim> tile) {
   }
 }
 
-// s = a b^T: rows [a_row, a_row + 16 MTiles) of `a`, rows [0, 8 NTiles) of `b`, of which the first `lines` groups of 32
-// columns are not zero.
+// s = a b^T for rows [a_row, a_row + 16 MTiles) of `a` and rows [0, 8 NTiles) of `b`. Only the
+// first `lines` groups of 32 columns are non-zero.
 template <Multiply M, int Dim, int MTiles, int NTiles>
 __device__ __forceinline__ void multiply_rows(float (&s)[MTiles][NTiles][4], SharedTile32<Dim> a, int a_row,
                                               SharedTile32<Dim> b, int lines) {
@@ -102,7 +105,8 @@ __device__ __forceinline__ void multiply_rows(float (&s)[MTiles][NTiles][4], Sha
   }
 }
 
-// sum = a * rows [0, 8 NTiles) of `b`, for the 32 columns of one line of `b`: tiles 4 line .. 4 line + 3 of a WideFragment.
+// sum = a * rows [0, 8 NTiles) of `b`, for the 32 columns of one line of `b`: tiles 4 line .. 4
+// line + 3 of a WideFragment.
 template <int Dim, int MTiles, int NTiles>
 __device__ __forceinline__ void multiply_line(float (&sum)[MTiles][4][4], const float (&a)[MTiles][NTiles][4],
                                               SharedTile32<Dim> b, int line) {
@@ -136,7 +140,8 @@ __device__ __forceinline__ void multiply_line(float (&sum)[MTiles][4][4], const 
   }
 }
 
-// total *= factor, factor[m][h] for rows lane / 4 + 8 h of tile m. Mostly they are 1 for the whole warp.
+// total *= factor; factor[m][h] is for rows lane / 4 + 8 h of tile m. Mostly all factors of a warp
+// are 1.
 template <int MTiles, int Tiles>
 __device__ __forceinline__ void rescale(float (&total)[MTiles][Tiles][4], const float (&factor)[MTiles][2]) {
   bool all_one = true;
@@ -153,7 +158,7 @@ __device__ __forceinline__ void rescale(float (&total)[MTiles][Tiles][4], const 
   }
 }
 
-// total += a * rows [0, 8 NTiles) of `b`, for the columns of the total of which the first `lines` groups of 32 are not zero.
+// total += a * rows [0, 8 NTiles) of `b`. Only the first `lines` groups of 32 columns are non-zero.
 template <int Dim, int MTiles, int NTiles, int Tiles>
 __device__ __forceinline__ void accumulate_split(float (&total)[MTiles][Tiles][4],
                                                  const SplitAccumulators<MTiles, NTiles>& a,
@@ -161,8 +166,8 @@ __device__ __forceinline__ void accumulate_split(float (&total)[MTiles][Tiles][4
   constexpr int kTogether = MTiles == 1 ? 4 : 2;
 #pragma unroll
   for (int tile = 0; tile < Tiles; tile += kTogether) {
-    // The branch saves what is missing to the tile's width, and keeps ptxas from putting off the additions of all lines
-    // to the end, where they take 16 registers per line.
+    // The branch skips columns beyond head_dim. It also keeps ptxas from postponing the additions
+    // of all lines to the end, where they would take 16 registers a line.
     if (tile >= 4 * lines) break;
     float sum[MTiles][kTogether][4];
     multiply_split_tiles(sum, a, b, tile, lane_index());
@@ -180,13 +185,13 @@ __device__ __forceinline__ void accumulate_split(float (&total)[MTiles][Tiles][4
   }
 }
 
-// As above, from accumulators: `a` is 8 NTiles columns wide.
+// The same; `a` is given as accumulators of 8 NTiles columns.
 template <Multiply M, int Dim, int MTiles, int NTiles>
 __device__ __forceinline__ void accumulate(float (&total)[MTiles][Dim / 8][4],
                                            const float (&a)[MTiles][NTiles][4], SharedTile32<Dim> b,
                                            int lines) {
   if constexpr (M == Multiply::halves) {
-    // No sum on the tensor cores is longer than 32 rows; 16 where registers are short.
+    // A sum on the tensor cores covers at most 32 rows, or 16 where registers are scarce.
     constexpr int kTogether = NTiles < 4 || MTiles == 2 ? 2 : 4;
 #pragma unroll
     for (int n = 0; n < NTiles; n += kTogether) {
@@ -212,8 +217,8 @@ __device__ __forceinline__ void accumulate(float (&total)[MTiles][Dim / 8][4],
   }
 }
 
-// A lane's totals of one row lie in runs of neighbouring columns: two of every n8 tile (halves), or four, one of each of
-// four tiles (fma, WideFragment).
+// A lane's totals of a row form runs of neighbouring columns: two of every n8 tile (halves), or
+// four, one of each of four tiles (fma, WideFragment).
 template <Multiply M>
 inline constexpr int kRun = M == Multiply::halves ? 2 : 4;
 
@@ -227,7 +232,7 @@ __device__ __forceinline__ int run_column(int lane, int run) {
   return M == Multiply::halves ? 8 * run + lane % 4 * 2 : WideFragment::column(lane, run / 2 * 4, run % 2);
 }
 
-// Number i of a run: in rows lane / 4 + 8 h of tile m.
+// Element i of a run, in row lane / 4 + 8 h of tile m.
 template <Multiply M, int Tiles>
 __device__ __forceinline__ float& number_of_run(float (&total)[Tiles][4], int h, int run, int i) {
   if constexpr (M == Multiply::halves) return total[run][2 * h + i];
@@ -239,7 +244,8 @@ __device__ __forceinline__ float number_of_run(const float (&total)[Tiles][4], i
   else return total[run / 2 * 4 + i][2 * h + run % 2];
 }
 
-// Adds what is not finite in rows [0, Rows) of `b` to the totals of those rows that see it; sees(row, b_row).
+// Adds the non-finite values in rows [0, Rows) of `b` to the totals of those rows that see them:
+// sees(row, b_row).
 template <Multiply M, int Rows, int Dim, int MTiles, int Tiles, typename Sees>
 __device__ __forceinline__ void add_non_finite(float (&total)[MTiles][Tiles][4], SharedTile32<Dim> b,
                                                Sees&& sees) {
@@ -279,7 +285,8 @@ __device__ __forceinline__ void add_non_finite(float (&total)[MTiles][Tiles][4],
   }
 }
 
-// Stores the 16 rows of tile m of a total, times a factor per row (h): row(h) gives where a row begins, null for none.
+// Stores the 16 rows of tile m of a total, times the factor of each row. row(h) returns where a row
+// begins, or null if it does not exist.
 template <Multiply M, int MTiles, int Tiles, typename Row>
 __device__ __forceinline__ void store_rows(const float (&total)[MTiles][Tiles][4], int m,
                                            const float (&factor)[2], int columns, bool aligned, Row&& row) {

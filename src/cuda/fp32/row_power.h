@@ -1,5 +1,5 @@
-// The powers of two by which the rows of a tile are scaled before they become halves, and how a product takes them back.
-// Host and device.
+// The powers of two by which the rows of a tile are scaled before they become halves, and how a
+// product is scaled back. For host and device.
 #pragma once
 
 #include <bit>
@@ -9,12 +9,12 @@
 
 namespace tessera::cuda::fp32 {
 
-// `scale` brings a row's largest number into [2^14, 2^15), `factor` takes it back. Both are normal numbers whatever the row
-// holds.
+// `scale` brings the largest number of a row into [2^14, 2^15); `factor` reverses it. Both are
+// normal numbers whatever the row holds.
 struct RowPower {
   float scale, factor;
 
-  // From the largest magnitude, which is finite.
+  // From the largest magnitude of the row, which is finite.
   static TESSERA_HD RowPower of(float largest) {
     const std::uint32_t exponent = bits_of(largest) & 0x7F800000U, least = 15U << 23;
     const std::uint32_t own = exponent > least ? exponent : least;
@@ -38,9 +38,10 @@ struct RowPower {
   }
 };
 
-// A sum of scaled products of two rows, with the factors of both taken back. The smaller factor comes first: the other way
-// round a large one would overflow where the product does not (1e36 times 1e-36), and the two multiplied together overflow
-// where the sum is 0. So a step overflows only where the product does.
+// A sum of products of two scaled rows, scaled back by the factors of both. The smaller factor
+// comes first. In the other order a large factor would overflow where the product does not (1e36
+// times 1e-36); the product of both factors would overflow even where the sum is 0. So a step
+// overflows only where the product does.
 TESSERA_HD inline float take_back(float sum, float a, float b) {
   return sum * (a < b ? a : b) * (a < b ? b : a);
 }

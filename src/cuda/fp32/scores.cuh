@@ -1,45 +1,42 @@
-// What happens to one score between the products: masks, bias, ALiBi, softcap, dropout.
+// What happens to a score between the products: masks, bias, ALiBi, softcap, dropout.
 #pragma once
 
 #include <cstdint>
 
 #include "core/philox.h"
 #include "core/problem.h"
+#include "cuda/common/exp.cuh"
 #include "cuda/common/ptx/math.cuh"
+#include "cuda/common/ptx/opaque.cuh"
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile32.cuh"
 #include "cuda/fp32/config.h"
 
 namespace tessera::cuda::fp32 {
 
-inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kInfinity = __builtin_inff();
 
-// exp(x - reference). The difference is taken before it is scaled: its error then is relative to the difference, not to x.
-__device__ __forceinline__ float exp_relative(float x, float reference) {
-  return ptx::exp2((x - reference) * kLog2E);
-}
-
-// Which columns a row sees within one step: those of its band that lie in [first, last).
+// The columns that a row sees within a step: those of its band that lie in [first, last).
 struct Visible {
   core::Diagonals band;
-  int first, last;  // of what passes by: keys, or queries when keys are owned
+  int first, last;  // of the streamed rows: keys, or queries if keys are owned
 
   __device__ __forceinline__ bool in_band(int query, int key) const {
     const int distance = key - query;
     return distance >= band.low && distance <= band.high;
   }
-  // Queries own: the keys pass by.
+  // Queries are owned, keys are streamed.
   __device__ __forceinline__ bool key(int query, int key) const {
     return key >= first && key < last && in_band(query, key);
   }
-  // Keys own: the queries pass by.
+  // Keys are owned, queries are streamed.
   __device__ __forceinline__ bool query(int query, int key) const {
     return query >= first && query < last && in_band(query, key);
   }
 };
 
-// Whether queries [q_begin, q_end) and keys [k_begin, k_end) meet inside the band everywhere, or nowhere.
+// Whether all pairs of queries [q_begin, q_end) and keys [k_begin, k_end) lie inside the band, or
+// none.
 __device__ __forceinline__ bool all_in_band(const core::Diagonals& band, int q_begin, int q_end, int k_begin,
                                             int k_end) {
   return k_begin - (q_end - 1) >= band.low && k_end - 1 - q_begin <= band.high;
@@ -49,7 +46,7 @@ __device__ __forceinline__ bool none_in_band(const core::Diagonals& band, int q_
   return k_end - 1 - q_begin < band.low || k_begin - (q_end - 1) > band.high;
 }
 
-// From a product of rows to a score. Not featured: the scale alone.
+// Turns a product of rows into a score. Without features that is the scale alone.
 template <bool Featured>
 struct ScoreTerms {
   const Constants& constants;
@@ -85,13 +82,13 @@ struct ScoreTerms<true> {
         q_length(static_cast<int>(s.q_length)),
         k_length(static_cast<int>(s.k_length)) {}
 
-  // The score, and by what a gradient of it is multiplied on its way to the product (softcap).
+  // The score, and the derivative of its softcap, by which a gradient of it is multiplied.
   __device__ __forceinline__ float score(float product, int query, int key, float& derivative) const {
     float x = product * constants.scale;
     derivative = 1;
     if (constants.softcap != 0) {
-      const float bent = tanhf(
-          x * constants.inverse_softcap);  // not tanh.approx: its 2^-11 would be the error of the result
+      // tanh.approx would leave an error of 2^-11.
+      const float bent = tanhf(x * constants.inverse_softcap);
       x = constants.softcap * bent;
       derivative = fmaf(-bent, bent, 1.0F);
     }
@@ -99,7 +96,7 @@ struct ScoreTerms<true> {
     if (bias != nullptr && static_cast<unsigned>(query) < static_cast<unsigned>(q_length) &&
         static_cast<unsigned>(key) < static_cast<unsigned>(k_length)) {
       const float b = __ldg(bias + query * p.bias.row_stride + key);
-      x = b == -kInfinity ? b : x + b;  // hidden, whatever the score is
+      x = b == -kInfinity ? b : x + b;  // -inf hides the key, whatever the score is
     }
     return x;
   }
@@ -110,7 +107,7 @@ struct ScoreTerms<true> {
   }
 };
 
-// The dropout bits of one head, for elements in the order of an accumulator.
+// The dropout bits of a head, for elements in the order of an accumulator.
 struct Dropout {
   core::DropoutStream stream;
   std::int64_t row, column;  // of the first query and key, in global coordinates
@@ -135,13 +132,14 @@ struct Dropout {
     return kept(word_of(block, w), within % 2);
   }
 
-  // block.word[w], without the array in local memory that an index would need.
+  // block.word[w]; an index would put the array into local memory.
   static __device__ __forceinline__ std::uint32_t word_of(const core::PhiloxBlock& block, int w) {
     return w < 2 ? (w == 0 ? block.word[0] : block.word[1]) : (w == 2 ? block.word[2] : block.word[3]);
   }
 
-  // Queries own. Calls keep(n, c, kept) for columns first_key + 8 n + 2 (lane % 4) + c of a row, n < NTiles. The keys
-  // [first_key, first_key + 8 NTiles) lie in one group of 32 in global coordinates: one call gives all bits.
+  // Queries are owned. Calls keep(n, c, kept) for columns first_key + 8 n + 2 (lane % 4) + c of a
+  // row, n < NTiles. Keys [first_key, first_key + 8 NTiles) lie in one group of 32 in global
+  // coordinates, so that one call gives all bits.
   template <int NTiles, typename Keep>
   __device__ __forceinline__ void along_row(int query, int first_key, int lane, Keep&& keep) const {
     const std::int64_t at = column + first_key;
@@ -157,7 +155,7 @@ struct Dropout {
     }
   }
 
-  // Keys own: the bits of keys `key` and `key` + 8 for one query; mostly they come from one call.
+  // Keys are owned: the bits of keys `key` and `key` + 8 for one query. Mostly one call gives both.
   __device__ __forceinline__ void down_column(int query, int key, bool (&keep)[2]) const {
     core::PhiloxBlock block;
 #pragma unroll
@@ -172,33 +170,24 @@ struct Dropout {
   }
 };
 
-// By how much the steps over the keys are shifted so that each lies in one group of dropout's columns.
+// The shift of the steps over the keys, so that each step lies in one group of dropout's columns.
 __device__ __forceinline__ int dropout_shift(const core::Problem& p) {
   constexpr std::int64_t kGroup = core::kDropoutGroup;
   return p.dropout ? static_cast<int>((p.origin.column % kGroup + kGroup) % kGroup) : 0;
 }
 
-// p.kv_head in 32 bits: a division of 64 bits is a call.
+// p.kv_head in 32 bits: a division of 64 bits would be a call.
 __device__ __forceinline__ int kv_head_of(const core::Problem& p, int head) {
   return head / static_cast<int>(static_cast<unsigned>(p.q_heads) / static_cast<unsigned>(p.kv_heads));
 }
 
-// 1 / x within a rounding of it, without the call that a division makes for denormal numbers.
+// 1 / x with an error of one rounding. A division would call a function for subnormal numbers.
 __device__ __forceinline__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  const float y = ptx::approximate_reciprocal(x);
   return fmaf(y, fmaf(-x, y, 1.0F), y);
 }
 
-// The index of this thread block, as something that the compiler has not seen before: what follows from it is computed where
-// it is needed and not kept in registers through the loop.
-__device__ __forceinline__ unsigned block_index() {
-  unsigned index;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
-  return index;
-}
-
-// The rows of a tensor that belong to one head of one sequence.
+// The rows of one head of one sequence.
 __device__ __forceinline__ RowSource32 rows_of(const core::View& view, std::int64_t batch, std::int64_t head,
                                                std::int64_t begin, std::int64_t columns, bool aligned) {
   return {view.row<const float>(batch, head, begin), view.row_stride, static_cast<int>(columns), aligned};

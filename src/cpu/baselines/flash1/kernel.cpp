@@ -14,8 +14,9 @@
 namespace tessera::cpu {
 namespace {
 
-// The paper's rule: a quarter of the fast memory each for K, V, Q and O. So half of the second-level cache
-// holds what stays for all queries, `row_elements` accumulators per key.
+// How many keys stay in the cache while all queries pass by. The paper gives a quarter of the fast
+// memory each to K, V, Q and O; so half of the second-level cache holds keys, with `row_elements`
+// accumulators for each.
 std::int64_t keys_that_stay(const core::Problem& p, std::int64_t row_elements, std::int64_t multiple) {
   const auto element = static_cast<std::int64_t>(size_of(accumulator_of(p.dtype)));
   const std::int64_t fitting = static_cast<std::int64_t>(caches().l2) / 2 / (element * row_elements);
@@ -33,70 +34,101 @@ Flash1BackwardPlan backward_plan(const core::Problem& p, const Flash1BackwardEng
           kStepKeys};
 }
 
-// Workers take whole heads: more of them than heads are of no use.
+// Workers take whole heads: more of them than there are heads would be idle.
 int useful_workers(const core::Problem& p, std::int64_t heads, int workers) {
   return static_cast<int>(std::clamp<std::int64_t>(p.batch * heads, 1, workers));
 }
 
+// What one direction decides.
+template <typename Engine, typename Plan>
+struct Decision {
+  Target target{};
+  const Engine* engine = nullptr;  // null: the portable one
+  Plan plan{};
+  std::size_t worker_bytes = 0;
+};
+
+using ForwardDecision = Decision<Flash1ForwardEngine, Flash1ForwardPlan>;
+using BackwardDecision = Decision<Flash1BackwardEngine, Flash1BackwardPlan>;
+
+template <typename D>
+core::Choice choice_of(const D& d, int workers) {
+  return {.block_q = d.plan.tile_rows,
+          .block_k = d.plan.block_k,
+          .workspace_bytes = core::workspace_bytes(0, d.worker_bytes, workers),
+          .workers = workers,
+          .traffic_cache_bytes = static_cast<double>(caches().l2),
+          .decision = d};
+}
+
+template <typename D>
+std::string details(const D& d) {
+  return core::concat("instruction set ", name(target_for(d.target, DType::fp32)), ", 1 task per head");
+}
+
+template <typename D>
+void run_tasks(const core::Problem& p, const D& d, std::int64_t tasks, int workers,
+               const core::Resources& resources) {
+  parallel_for(*resources.executor, workers, tasks, [&](std::int64_t task, int worker) {
+    d.engine->run_task(p, d.plan, task,
+                       resources.workspace + d.worker_bytes * static_cast<std::size_t>(worker));
+  });
+}
+
 }  // namespace
 
-registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers) {
-  const Flash1ForwardEngine* engine = flash1_forward_engine(active_target());
-  if (engine == nullptr) return portable::flash1_forward_configuration(p, workers);
-  const Flash1ForwardPlan plan = forward_plan(p, *engine);
-  const int useful = useful_workers(p, p.q_heads, workers);
-  return {.block_q = plan.tile_rows,
-          .block_k = plan.block_k,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = core::workspace_bytes(0, engine->worker_bytes(p, plan), useful),
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
-}
-
-registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers) {
-  const Flash1BackwardEngine* engine = flash1_backward_engine(active_target());
-  if (engine == nullptr) return portable::flash1_backward_configuration(p, workers);
-  const Flash1BackwardPlan plan = backward_plan(p, *engine);
-  const int useful = useful_workers(p, p.kv_heads, workers);
-  return {.block_q = plan.tile_rows,
-          .block_k = plan.block_k,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = std::max(core::workspace_bytes(0, engine->worker_bytes(p, plan), useful),
-                                      bias_gradient_bytes(p, useful)),
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
-}
-
-std::string flash1_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
-                      ", 1 task per head");
-}
-
-void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources) {
-  const Flash1ForwardEngine* engine = flash1_forward_engine(active_target());
-  if (engine == nullptr) return portable::flash1_forward(p, configuration, resources);
-  const Flash1ForwardPlan plan = forward_plan(p, *engine);
-  const std::size_t bytes = engine->worker_bytes(p, plan);
-  parallel_for(
-      *resources.executor, configuration.workers, p.batch * p.q_heads, [&](std::int64_t task, int worker) {
-        engine->run_task(p, plan, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
-      });
-}
-
-void flash1_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  const Flash1BackwardEngine* engine = flash1_backward_engine(active_target());
-  if (engine == nullptr) return portable::flash1_backward(p, configuration, resources);
-  const Flash1BackwardPlan plan = backward_plan(p, *engine);
-  const std::size_t bytes = engine->worker_bytes(p, plan);
-  if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
-    parallel_for(
-        *resources.executor, configuration.workers, p.batch * p.kv_heads, [&](std::int64_t task, int worker) {
-          engine->run_task(p, plan, task, resources.workspace + bytes * static_cast<std::size_t>(worker));
-        });
+std::optional<core::Choice> choose_flash1_forward(const core::Problem& p, int workers, core::Reason) {
+  ForwardDecision d{.target = active_target()};
+  d.engine = flash1_forward_engine(d.target);
+  if (d.engine == nullptr) {
+    core::Choice choice = portable::flash1_forward_choice(p, workers);
+    choice.decision = d;
+    return choice;
   }
-  if (p.has_grad_bias) bias_gradient(p, configuration.workers, resources);
+  d.plan = forward_plan(p, *d.engine);
+  d.worker_bytes = d.engine->worker_bytes(p, d.plan);
+  return choice_of(d, useful_workers(p, p.q_heads, workers));
+}
+
+std::string flash1_forward_details(const core::Problem&, const core::Choice& choice) {
+  return details(choice.decision.as<ForwardDecision>());
+}
+
+void run_flash1_forward(const core::Problem& p, const core::Choice& choice,
+                        const core::Resources& resources) {
+  const auto d = choice.decision.as<ForwardDecision>();
+  if (d.engine == nullptr) return portable::flash1_forward(p, choice, resources);
+  run_tasks(p, d, p.batch * p.q_heads, choice.workers, resources);
+}
+
+std::optional<core::Choice> choose_flash1_backward(const core::Problem& p, int workers, core::Reason) {
+  BackwardDecision d{.target = active_target()};
+  d.engine = flash1_backward_engine(d.target);
+  if (d.engine == nullptr) {
+    core::Choice choice = portable::flash1_backward_choice(p, workers);
+    choice.decision = d;
+    return choice;
+  }
+  d.plan = backward_plan(p, *d.engine);
+  d.worker_bytes = d.engine->worker_bytes(p, d.plan);
+  core::Choice choice = choice_of(d, useful_workers(p, p.kv_heads, workers));
+  const std::size_t bias_bytes = bias_gradient_bytes(p, d.target, choice.workers);
+  choice.workspace_bytes = std::max(choice.workspace_bytes, bias_bytes);
+  return choice;
+}
+
+std::string flash1_backward_details(const core::Problem&, const core::Choice& choice) {
+  return details(choice.decision.as<BackwardDecision>());
+}
+
+void run_flash1_backward(const core::Problem& p, const core::Choice& choice,
+                         const core::Resources& resources) {
+  const auto d = choice.decision.as<BackwardDecision>();
+  if (d.engine == nullptr) return portable::flash1_backward(p, choice, resources);
+  if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
+    run_tasks(p, d, p.batch * p.kv_heads, choice.workers, resources);
+  }
+  if (p.has_grad_bias) bias_gradient(p, d.target, choice.workers, resources);
 }
 
 }  // namespace tessera::cpu

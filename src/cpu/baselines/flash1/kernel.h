@@ -1,4 +1,4 @@
-// cpu.flash1: the entries for the registry. Each picks the best instruction set of the machine.
+// cpu.flash1, as the registry calls it. `choose` takes the fastest instruction set of this CPU.
 #pragma once
 
 #include <string>
@@ -8,14 +8,13 @@
 
 namespace tessera::cpu {
 
-registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers);
-registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers);
+std::optional<core::Choice> choose_flash1_forward(const core::Problem& p, int workers, core::Reason reason);
+std::string flash1_forward_details(const core::Problem& p, const core::Choice& choice);
+void run_flash1_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
-std::string flash1_details(const core::Problem& p, const registry::Configuration& configuration);
-
-void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
-void flash1_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+std::optional<core::Choice> choose_flash1_backward(const core::Problem& p, int workers, core::Reason reason);
+std::string flash1_backward_details(const core::Problem& p, const core::Choice& choice);
+void run_flash1_backward(const core::Problem& p, const core::Choice& choice,
+                         const core::Resources& resources);
 
 }  // namespace tessera::cpu

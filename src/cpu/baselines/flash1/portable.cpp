@@ -19,15 +19,15 @@ namespace {
 
 using core::RowStatistics;
 
-registry::Configuration configuration(const core::Problem& p, std::int64_t heads, int workers,
-                                      std::size_t bytes_per_worker, std::size_t shared_bytes) {
+core::Choice choice_for(const core::Problem& p, std::int64_t heads, int workers, std::size_t bytes_per_worker,
+                        std::size_t shared_bytes) {
   const int useful = static_cast<int>(std::clamp<std::int64_t>(p.batch * heads, 1, workers));
   return {.block_q = kBlockQ,
           .block_k = kBlockK,
           .shared_memory_bytes = 0,
           .workspace_bytes = core::workspace_bytes(shared_bytes, bytes_per_worker, useful),
           .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
+          .traffic_cache_bytes = static_cast<double>(caches().l2)};
 }
 
 // ---- forward ---------------------------------------------------------------------------------------------
@@ -210,27 +210,26 @@ std::size_t delta_bytes(const core::Problem& p) {
 
 }  // namespace
 
-registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers) {
+core::Choice flash1_forward_choice(const core::Problem& p, int workers) {
   return core::with_type(
-      p.dtype, [&]<typename T>() { return configuration(p, p.q_heads, workers, forward_bytes<T>(p), 0); });
+      p.dtype, [&]<typename T>() { return choice_for(p, p.q_heads, workers, forward_bytes<T>(p), 0); });
 }
 
-registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers) {
-  registry::Configuration result = core::with_type(p.dtype, [&]<typename T>() {
-    return configuration(p, p.kv_heads, workers, backward_bytes<T>(p), delta_bytes<T>(p));
+core::Choice flash1_backward_choice(const core::Problem& p, int workers) {
+  core::Choice result = core::with_type(p.dtype, [&]<typename T>() {
+    return choice_for(p, p.kv_heads, workers, backward_bytes<T>(p), delta_bytes<T>(p));
   });
   if (p.has_grad_bias) {
-    const std::size_t bytes = flash2_backward_configuration(p, result.workers).workspace_bytes;
+    const std::size_t bytes = flash2_backward_choice(p, result.workers).workspace_bytes;
     result.workspace_bytes = std::max(result.workspace_bytes, bytes);
   }
   return result;
 }
 
-void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources) {
+void flash1_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   core::with_type(p.dtype, [&]<typename T>() {
     const std::size_t bytes = forward_bytes<T>(p);
-    parallel_for(*resources.executor, configuration.workers, p.batch * p.q_heads,
+    parallel_for(*resources.executor, choice.workers, p.batch * p.q_heads,
                  [&](std::int64_t task, int worker) {
                    Arena arena(resources.workspace + bytes * static_cast<std::size_t>(worker));
                    const ForwardMemory<Accumulator<T>> memory(arena, p);
@@ -239,14 +238,13 @@ void flash1_forward(const core::Problem& p, const registry::Configuration& confi
   });
 }
 
-void flash1_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
+void flash1_backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   core::with_type(p.dtype, [&]<typename T>() {
     if (!p.has_grad_q && !p.has_grad_k && !p.has_grad_v) return;
     const Delta<Accumulator<T>> delta{reinterpret_cast<Accumulator<T>*>(resources.workspace)};
     const std::size_t bytes = backward_bytes<T>(p);
     std::byte* memory = resources.workspace + delta_bytes<T>(p);
-    parallel_for(*resources.executor, configuration.workers, p.batch * p.kv_heads,
+    parallel_for(*resources.executor, choice.workers, p.batch * p.kv_heads,
                  [&](std::int64_t task, int worker) {
                    Arena arena(memory + bytes * static_cast<std::size_t>(worker));
                    backward_task<T>(p, task, BackwardMemory<Accumulator<T>>(arena, p), delta);
@@ -255,7 +253,7 @@ void flash1_backward(const core::Problem& p, const registry::Configuration& conf
   if (p.has_grad_bias) {  // a pass of its own: every sum of d(bias) has one owner
     core::Problem bias_only = p;
     bias_only.has_grad_q = bias_only.has_grad_k = bias_only.has_grad_v = false;
-    flash2_backward(bias_only, configuration, resources);
+    flash2_backward(bias_only, choice, resources);
   }
 }
 

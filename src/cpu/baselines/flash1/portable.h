@@ -6,12 +6,10 @@
 
 namespace tessera::cpu::portable {
 
-registry::Configuration flash1_forward_configuration(const core::Problem& p, int workers);
-registry::Configuration flash1_backward_configuration(const core::Problem& p, int workers);
+core::Choice flash1_forward_choice(const core::Problem& p, int workers);
+core::Choice flash1_backward_choice(const core::Problem& p, int workers);
 
-void flash1_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
-void flash1_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+void flash1_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
+void flash1_backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
 }  // namespace tessera::cpu::portable

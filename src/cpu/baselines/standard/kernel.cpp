@@ -1,12 +1,15 @@
-// cpu.standard: attention as a framework without a fused kernel computes it, the baseline. Separate passes
-// over the whole N x N matrix of every head, which really is in memory, with OpenBLAS for the products:
+// cpu.standard, the baseline: attention as a framework computes it without a fused kernel. Each pass
+// works on the whole N x N matrix of every head, which is stored in memory. OpenBLAS multiplies. A
+// bar separates two passes:
 //
-//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout  |  O = P V
-//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)  |  softcap's derivative
-//              |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
+//   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout
+//              |  O = P V
+//   backward   S = scale Q K^T, dP = dO V^T  |  P = exp(S - LSE), dS  |  d(bias)
+//              |  softcap's derivative  |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
-// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head, so every element has one owner
-// and the result is bitwise the same for any number of threads (inside a task OpenBLAS uses only its thread).
+// Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head and OpenBLAS uses only
+// the thread of its task. So every element has one owner, and the result is bitwise the same for any
+// number of threads.
 #include "cpu/baselines/standard/kernel.h"
 
 #include <algorithm>
@@ -29,7 +32,7 @@ using core::Tile;
 
 constexpr std::int64_t kPanel = 256;
 
-// The matrices of all heads; without softcap or in forward some are empty.
+// The matrices of all heads. Some are empty in forward and without softcap.
 template <typename A>
 struct Matrices {
   A* p = nullptr;               // scores, then probabilities
@@ -47,7 +50,7 @@ struct Matrices {
   }
 };
 
-// Contiguous copies of what one task multiplies.
+// Contiguous copies of the operands of one task.
 template <typename A>
 struct Scratch {
   A *q, *k, *v, *grad_out, *first, *second;
@@ -61,16 +64,23 @@ struct Scratch {
         second(arena.take<A>(kPanel * p.v_dim)) {}
 };
 
+struct Decision {
+  Target target{};
+  const SoftmaxRowsEngine* rows = nullptr;
+  std::size_t worker_bytes = 0;  // behind the matrices
+};
+
 template <typename T>
 class Standard {
   using A = Accumulator<T>;
 
  public:
-  Standard(const core::Problem& p, const registry::Configuration& configuration,
-           const registry::Resources& resources)
+  Standard(const core::Problem& p, const core::Choice& choice, const core::Resources& resources)
       : p_(p),
-        configuration_(configuration),
+        workers_(choice.workers),
         resources_(resources),
+        worker_bytes_(choice.decision.as<Decision>().worker_bytes),
+        rows_(choice.decision.as<Decision>().rows->rows<A>()),
         shared_(resources.workspace),
         m_(shared_, p),
         worker_memory_(resources.workspace + shared_.used()) {}
@@ -105,14 +115,14 @@ class Standard {
   }
 
  private:
-  // ---- tasks and memory --------------------------------------------------------------------------------
+  // ---- tasks and memory -------------------------------------------------------------------------
 
   Scratch<A> scratch_of(int worker) const {
-    Arena arena(worker_memory_ + worker_bytes(p_) * static_cast<std::size_t>(worker));
+    Arena arena(worker_memory_ + worker_bytes_ * static_cast<std::size_t>(worker));
     return Scratch<A>(arena, p_);
   }
 
-  // body(head, panel, scratch) for every panel of queries of every query head.
+  // Calls body(head, panel, scratch) for every panel of queries of every query head.
   template <typename Body>
   void for_each_query_panel(const Body& body) {
     for_each_panel(p_.q_heads, p_.q_length,
@@ -127,7 +137,7 @@ class Standard {
   void for_each_panel(std::int64_t heads, std::int64_t length, const Body& body) {
     const core::Tiling tiling{length, kPanel};
     const std::int64_t panels = tiling.count();
-    parallel_for(*resources_.executor, configuration_.workers, p_.batch * heads * panels,
+    parallel_for(*resources_.executor, workers_, p_.batch * heads * panels,
                  [&](std::int64_t index, int worker) {
                    const std::int64_t head = index / panels;
                    body(head / heads, head % heads, tiling[index % panels], scratch_of(worker));
@@ -139,14 +149,14 @@ class Standard {
     return matrix + ((head.s.index * p_.q_heads + head.q_head) * p_.q_length + i) * p_.k_length;
   }
 
-  // visit(begin, end) for the stretches of columns that row i sees.
+  // Calls visit(begin, end) for each range of columns that is visible to row i.
   template <typename Visit>
   void for_each_visible(const Head& head, std::int64_t i, const Visit& visit) const {
     core::for_each_key_tile(p_, head.s, head.q_head, i, i + 1, std::max<std::int64_t>(p_.k_length, 1),
                             [&](const Tile& tile) { visit(tile.begin, tile.end); });
   }
 
-  // Calls visit(begin, end) for seen stretches of row i and zeroes all others in `values`.
+  // The same, and clears the columns of `values` that are masked out.
   template <typename Visit>
   void keep_visible(const Head& head, std::int64_t i, A* values, const Visit& visit) const {
     std::int64_t done = 0;
@@ -158,7 +168,7 @@ class Standard {
     std::fill(values + done, values + head.s.k_length, A{0});
   }
 
-  // ---- products ----------------------------------------------------------------------------------------
+  // ---- products ---------------------------------------------------------------------------------
 
   const A* queries(const Head& head, const core::View& view, const Tile& rows, std::int64_t columns, A* to) {
     load_rows<T>(
@@ -174,8 +184,8 @@ class Standard {
     return to;
   }
 
-  // C = alpha A B + beta C where A holds zeros for what is masked: B may hold NaN or infinities there, which
-  // must not spread, so such operands are multiplied without the zeros of A.
+  // C = alpha A B + beta C, where A is 0 at masked positions. 0 x NaN is NaN: when B has non-finite
+  // values, the terms with zeros of A are left out.
   void masked_product(Transpose a_transposed, std::int64_t rows, std::int64_t columns, std::int64_t depth,
                       A alpha, const A* a, std::int64_t a_row, const A* b, A beta, A* c) {
     if (rows == 0 || columns == 0) return;
@@ -202,7 +212,7 @@ class Standard {
          columns, depth, A{0}, row(matrix, head, panel.begin), p_.k_length);
   }
 
-  // ---- forward -----------------------------------------------------------------------------------------
+  // ---- forward ----------------------------------------------------------------------------------
 
   void scores() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
@@ -211,8 +221,8 @@ class Standard {
     });
   }
 
-  // Scaled scores -> probabilities; what a row does not see becomes 0. The maximum starts finite: a row that
-  // sees nothing but -inf gets the sum 0.
+  // Turns scaled scores into probabilities, 0 where they are masked out. The maximum starts at a
+  // finite value, so that a row with only scores of -inf gets the sum 0.
   void softmax() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>&) {
       for (std::int64_t i = panel.begin; i < panel.end; ++i) {
@@ -250,7 +260,7 @@ class Standard {
     });
   }
 
-  // ---- backward ----------------------------------------------------------------------------------------
+  // ---- backward ---------------------------------------------------------------------------------
 
   void probability_gradient() {
     for_each_query_panel([&](const Head& head, const Tile& panel, const Scratch<A>& scratch) {
@@ -266,14 +276,14 @@ class Standard {
     });
   }
 
-  // S -> P (after dropout), dP -> dS of one row. P comes from the LSE and delta from the output that were
-  // given, not from the scores at hand: these may be a part of the row (a shard of a longer sequence).
+  // Turns S into P (after dropout) and dP into dS, for one row. P is computed from the caller's LSE
+  // and delta from the caller's output, because the scores may be those of a shard of a longer row.
   void score_gradient_row(const Head& head, std::int64_t i) {
     A* p = row(m_.p, head, i);
     A* ds = row(m_.ds, head, i);
     const A lse = *head.query_row<const A>(p_.lse, i);
     A* cap = p_.softcap != 0 ? row(m_.cap_derivative, head, i) : nullptr;
-    if (lse == core::kMinusInfinity<A>) {  // saw nothing, or only scores of -inf
+    if (lse == core::kMinusInfinity<A>) {  // no visible key, or only scores of -inf
       for (A* values : {p, ds, cap}) {
         if (values != nullptr) std::fill_n(values, head.s.k_length, A{0});
       }
@@ -308,11 +318,11 @@ class Standard {
     });
   }
 
-  // A task owns a few columns of one row of the bias and sums everything that was broadcast from it.
+  // A task owns some columns of one row of the bias and sums over all rows that it was broadcast to.
   void grad_bias() {
     const core::Tiling columns{p_.k_length, kPanel};
     const std::int64_t tasks = p_.bias_batch * p_.bias_heads * p_.bias_rows * columns.count();
-    parallel_for(*resources_.executor, configuration_.workers, tasks, [&](std::int64_t index, int) {
+    parallel_for(*resources_.executor, workers_, tasks, [&](std::int64_t index, int) {
       const Tile tile = columns[index % columns.count()];
       const std::int64_t owner = index / columns.count();
       const std::int64_t bias_row = owner % p_.bias_rows, rest = owner / p_.bias_rows;
@@ -380,9 +390,10 @@ class Standard {
   }
 
   const core::Problem& p_;
-  const registry::Configuration& configuration_;
-  const registry::Resources& resources_;
-  const SoftmaxRows<A>& rows_ = softmax_rows_engine(active_target())->template rows<A>();
+  const int workers_;
+  const core::Resources& resources_;
+  const std::size_t worker_bytes_;
+  const SoftmaxRows<A>& rows_;
   Arena shared_;
   Matrices<A> m_;
   std::byte* worker_memory_;
@@ -390,44 +401,41 @@ class Standard {
 
 }  // namespace
 
-bool standard_limits(const core::Problem& p, core::Reason reason) {
-  if (!blas_missing().empty()) return reason.give(blas_missing());
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t longest = std::max(p.q_length, p.k_length);
-  return longest > kMax && reason.give("sequence length ", longest, " is beyond OpenBLAS's 32-bit sizes");
-}
-
-std::string standard_details(const core::Problem&, const registry::Configuration&) {
-  return core::concat("instruction set ", name(target_for(active_target(), DType::fp32)),
-                      " for the softmax, OpenBLAS for the products");
-}
-
-registry::Configuration standard_configuration(const core::Problem& p, int workers) {
-  active_target();  // refuses an unknown TESSERA_TARGET here: running does not throw
+std::optional<core::Choice> choose_standard(const core::Problem& p, int workers, core::Reason reason) {
+  if (!blas_missing().empty()) return reason.decline(blas_missing());
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (const std::int64_t longest = std::max(p.q_length, p.k_length); longest > kMost) {
+    return reason.decline("supports sequences of at most ", kMost, ", as OpenBLAS does; this call has ",
+                          longest);
+  }
+  const Target target = active_target();
   const std::int64_t panels = std::max(core::Tiling{p.q_length, kPanel}.count() * p.q_heads,
                                        core::Tiling{p.k_length, kPanel}.count() * p.kv_heads);
   const int useful = static_cast<int>(std::clamp<std::int64_t>(p.batch * panels, 1, workers));
-  const std::size_t bytes = core::with_type(p.dtype, [&]<typename T>() {
-    return core::workspace_bytes(Standard<T>::matrix_bytes(p), Standard<T>::worker_bytes(p), useful);
+  return core::with_type(p.dtype, [&]<typename T>() {
+    const Decision d{target, softmax_rows_engine(target), Standard<T>::worker_bytes(p)};
+    return core::Choice{
+        .block_q = std::min(kPanel, p.q_length),
+        .block_k = p.k_length,
+        .workspace_bytes = core::workspace_bytes(Standard<T>::matrix_bytes(p), d.worker_bytes, useful),
+        .workers = useful,
+        .traffic_cache_bytes = static_cast<double>(caches().l2),
+        .decision = d};
   });
-  return {.block_q = std::min(kPanel, p.q_length),
-          .block_k = p.k_length,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = bytes,
-          .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
 }
 
-void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
-                      const registry::Resources& resources) {
-  const SingleThreadedBlas single_threaded;
-  core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).forward(); });
+std::string standard_details(const core::Problem&, const core::Choice& choice) {
+  const Target target = choice.decision.as<Decision>().target;
+  return core::concat("instruction set ", name(target_for(target, DType::fp32)),
+                      " for the softmax, OpenBLAS for the products");
 }
 
-void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
-                       const registry::Resources& resources) {
+void run_standard(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const SingleThreadedBlas single_threaded;
-  core::with_type(p.dtype, [&]<typename T>() { Standard<T>(p, configuration, resources).backward(); });
+  core::with_type(p.dtype, [&]<typename T>() {
+    Standard<T> standard(p, choice, resources);
+    p.direction == Direction::forward ? standard.forward() : standard.backward();
+  });
 }
 
 }  // namespace tessera::cpu

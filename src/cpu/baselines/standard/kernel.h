@@ -1,4 +1,4 @@
-// cpu.standard: the entries for the registry.
+// cpu.standard, as the registry calls it; both directions.
 #pragma once
 
 #include <string>
@@ -8,12 +8,9 @@
 
 namespace tessera::cpu {
 
-bool standard_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration standard_configuration(const core::Problem& p, int workers);
-std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
-void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
-                      const registry::Resources& resources);
-void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
-                       const registry::Resources& resources);
+// Requires OpenBLAS, and sequences that its 32-bit sizes can count.
+std::optional<core::Choice> choose_standard(const core::Problem& p, int workers, core::Reason reason);
+std::string standard_details(const core::Problem& p, const core::Choice& choice);
+void run_standard(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
 }  // namespace tessera::cpu

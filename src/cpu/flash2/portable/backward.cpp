@@ -28,9 +28,8 @@ class Backward {
   using A = Accumulator<T>;
 
  public:
-  Backward(const core::Problem& p, const registry::Configuration& configuration,
-           const registry::Resources& resources)
-      : p_(p), configuration_(configuration), resources_(resources) {
+  Backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources)
+      : p_(p), choice_(choice), resources_(resources) {
     Arena arena(resources.workspace);
     delta_ = {arena.take<A>(p.q_tokens, p.q_heads)};
     worker_memory_ = resources.workspace == nullptr ? nullptr : resources.workspace + arena.used();
@@ -58,7 +57,7 @@ class Backward {
  private:
   template <typename Body>
   void parallel(std::int64_t tasks, const Body& body) {
-    parallel_for(*resources_.executor, configuration_.workers, tasks, body);
+    parallel_for(*resources_.executor, choice_.workers, tasks, body);
   }
 
   BackwardTiles<A> tiles_of(int worker) const {
@@ -191,23 +190,22 @@ class Backward {
   }
 
   const core::Problem& p_;
-  const registry::Configuration& configuration_;
-  const registry::Resources& resources_;
+  const core::Choice& choice_;
+  const core::Resources& resources_;
   Delta<A> delta_{};
   std::byte* worker_memory_ = nullptr;
 };
 
 }  // namespace
 
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers) {
+core::Choice flash2_backward_choice(const core::Problem& p, int workers) {
   return core::with_type(p.dtype, [&]<typename T>() {
-    return flash2_configuration(p, workers, Backward<T>::worker_bytes(p), Backward<T>::shared_bytes(p));
+    return flash2_choice(p, workers, Backward<T>::worker_bytes(p), Backward<T>::shared_bytes(p));
   });
 }
 
-void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  core::with_type(p.dtype, [&]<typename T>() { Backward<T>(p, configuration, resources).run(); });
+void flash2_backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  core::with_type(p.dtype, [&]<typename T>() { Backward<T>(p, choice, resources).run(); });
 }
 
 }  // namespace tessera::cpu::portable

@@ -37,8 +37,8 @@ core::TaskOrder key_tasks(const core::Problem& p) {
           core::tile_order(longest.band.transposed(), longest.k_length, longest.q_length)};
 }
 
-registry::Configuration flash2_configuration(const core::Problem& p, int workers,
-                                             std::size_t bytes_per_worker, std::size_t shared_bytes) {
+core::Choice flash2_choice(const core::Problem& p, int workers, std::size_t bytes_per_worker,
+                           std::size_t shared_bytes) {
   // No more workers than there can be tasks: their tiles would be allocated in vain.
   const std::int64_t tasks = std::max(query_tasks(p).count(), key_tasks(p).count());
   const int useful = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, workers));
@@ -47,7 +47,7 @@ registry::Configuration flash2_configuration(const core::Problem& p, int workers
           .shared_memory_bytes = 0,
           .workspace_bytes = core::workspace_bytes(shared_bytes, bytes_per_worker, useful),
           .workers = useful,
-          .fast_memory_bytes = static_cast<double>(caches().l2)};
+          .traffic_cache_bytes = static_cast<double>(caches().l2)};
 }
 
 }  // namespace tessera::cpu::portable

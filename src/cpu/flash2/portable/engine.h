@@ -20,16 +20,14 @@ core::Tiling key_tiling(const core::Problem& p, const core::Sequence& s);
 core::TaskOrder query_tasks(const core::Problem& p);
 core::TaskOrder key_tasks(const core::Problem& p);
 
-// A configuration with `bytes_per_worker` for each worker plus `shared_bytes`.
-registry::Configuration flash2_configuration(const core::Problem& p, int workers,
-                                             std::size_t bytes_per_worker, std::size_t shared_bytes);
+// A choice with `bytes_per_worker` for each worker plus `shared_bytes`.
+core::Choice flash2_choice(const core::Problem& p, int workers, std::size_t bytes_per_worker,
+                           std::size_t shared_bytes);
 
-registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers);
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers);
+core::Choice flash2_forward_choice(const core::Problem& p, int workers);
+core::Choice flash2_backward_choice(const core::Problem& p, int workers);
 
-void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
-void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+void flash2_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
+void flash2_backward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
 }  // namespace tessera::cpu::portable

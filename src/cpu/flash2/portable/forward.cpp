@@ -153,26 +153,24 @@ std::size_t tile_bytes(const core::Problem& p) {
 
 }  // namespace
 
-registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers) {
+core::Choice flash2_forward_choice(const core::Problem& p, int workers) {
   const std::size_t bytes = core::with_type(p.dtype, [&]<typename T>() { return tile_bytes<T>(p); });
-  return flash2_configuration(p, workers, bytes, 0);
+  return flash2_choice(p, workers, bytes, 0);
 }
 
-void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources) {
+void flash2_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   core::with_type(p.dtype, [&]<typename T>() {
     const std::size_t bytes = tile_bytes<T>(p);
     const core::TaskOrder order = query_tasks(p);
-    parallel_for(*resources.executor, configuration.workers, order.count(),
-                 [&](std::int64_t index, int worker) {
-                   const core::Task task = order[index];
-                   const Head head(p, task.sequence, task.head);
-                   const core::Tiling tiling = query_tiling(p, head.s);
-                   if (task.tile >= tiling.count()) return;  // packed: a shorter sequence
-                   Arena arena(resources.workspace + bytes * static_cast<std::size_t>(worker));
-                   const ForwardTiles<Accumulator<T>> tiles(arena, p);
-                   ForwardTask<T>(head, tiling[task.tile], tiles).run();
-                 });
+    parallel_for(*resources.executor, choice.workers, order.count(), [&](std::int64_t index, int worker) {
+      const core::Task task = order[index];
+      const Head head(p, task.sequence, task.head);
+      const core::Tiling tiling = query_tiling(p, head.s);
+      if (task.tile >= tiling.count()) return;  // packed: a shorter sequence
+      Arena arena(resources.workspace + bytes * static_cast<std::size_t>(worker));
+      const ForwardTiles<Accumulator<T>> tiles(arena, p);
+      ForwardTask<T>(head, tiling[task.tile], tiles).run();
+    });
   });
 }
 

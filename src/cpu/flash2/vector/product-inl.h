@@ -32,7 +32,7 @@ inline constexpr int kVectors = 2;
 #endif
 
 // Steps of `multiply` in a turn of its loop: with eight a CPU foresees the end of the loop at head_dim 128, and
-// begins with the next block meanwhile. Measured with AVX-512 (docs/kernels/cpu.md); elsewhere it gains nothing.
+// begins with the next block meanwhile. Measured with AVX-512 (docs/notebook/cpu.md); elsewhere it gains nothing.
 inline constexpr int kUnroll = HWY_TARGET == HWY_AVX3 ? 8 : 2;
 
 // How the broadcast operand is walked: element (row, k) is at row * stride + k, or at k * stride + row.

@@ -3,8 +3,10 @@
 
 namespace tessera::cuda::flash1 {
 
-template const Instances& instances<Engine::sm80_bf16, 64>();
-template const Instances& instances<Engine::sm80_bf16, 128>();
-template const Instances& instances<Engine::sm80_bf16, 256>();
+template <>
+std::span<const Instances> engine_instances<Engine::sm80_bf16>() {
+  static constexpr auto kInstances = instances<kHeadDims>(kInstancesOf<Engine::sm80_bf16>);
+  return kInstances;
+}
 
 }  // namespace tessera::cuda::flash1

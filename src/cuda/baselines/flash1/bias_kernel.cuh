@@ -1,8 +1,10 @@
-// cuda.flash1, the gradient of the bias: a pass of its own, because its sums run over the heads and rows that an element was
-// broadcast to, which are nobody's in the loops of the algorithm.
+// The gradient of the bias in cuda.flash1. It is a pass of its own, because its sums run over the
+// heads and rows that an element was broadcast to, which have no owner in the loops of the
+// algorithm.
 //
-// A thread block owns a block of keys and a tile of queries of the bias (all queries where one row serves them all) and goes
-// through every head that reads it: S and dP are computed again, dS is summed in registers, in a fixed order.
+// A thread block owns a block of keys and a tile of queries of the bias (all queries if the bias
+// has one row). It visits every head that reads this tile, computes S and dP again, and sums dS in
+// registers, in a fixed order.
 //
 // Traffic: Q, K, V, dO, LSE and delta once per tile and head.
 #pragma once
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
 
   auto add_step = [&](const Step& step, const core::Sequence& s, int head) {
     const int kv_head = static_cast<int>(p.kv_head(head));
-    __syncthreads();  // the step before is done with
+    __syncthreads();  // no thread reads the step before any more
     if (threadIdx.x == 0) options = options_of<E, V>(p, s, head);
     auto load = [&](int at, const core::View& view, int of, std::int64_t first, std::int64_t width, int row,
                     int limit) {
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
     }
     return;
   }
-  // One row for all queries: the sum over the rows of a fragment, then over the groups.
+  // One row for all queries: sums the rows of a fragment, then the groups.
   __syncthreads();
   auto* parts = reinterpret_cast<float*>(shared);  // [group][key of the block]
 #pragma unroll

@@ -3,8 +3,10 @@
 
 namespace tessera::cuda::flash1 {
 
-template const Instances& instances<Engine::sm80_fp16, 64>();
-template const Instances& instances<Engine::sm80_fp16, 128>();
-template const Instances& instances<Engine::sm80_fp16, 256>();
+template <>
+std::span<const Instances> engine_instances<Engine::sm80_fp16>() {
+  static constexpr auto kInstances = instances<kHeadDims>(kInstancesOf<Engine::sm80_fp16>);
+  return kInstances;
+}
 
 }  // namespace tessera::cuda::flash1

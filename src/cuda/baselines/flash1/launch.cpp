@@ -1,50 +1,36 @@
-// cuda.flash1 on the host: which instance serves a problem, how many keys stay in shared memory, and the launches. The
-// algorithm is in flash1/forward.cuh and flash1/backward.cuh.
+// cuda.flash1 on the host: which instance runs a problem, how many keys stay in shared memory, and
+// the launches. The algorithm is in forward_kernel.cuh and backward_kernel.cuh.
 #include "cuda/baselines/flash1/launch.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/base/text.h"
 #include "core/visibility.h"
+#include "cuda/baselines/delta.h"
 #include "cuda/baselines/flash1/config.h"
-#include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
-#include "cuda/common/step_cursor.h"
+#include "cuda/common/host/limits.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::flash1 {
 namespace {
-
-using flash1::Engine;
-using flash1::Instance;
-using flash1::Instances;
 
 enum class Path { newest, sm75 };
 
-constexpr int kMostKeys = 512;  // of a block: beyond, the traffic of O no longer matters
+constexpr int kMostKeys = 512;  // of a block: with more, the traffic of O no longer matters
 
 template <Engine E>
 const Instances& instances_for(std::int64_t head_dim) {
-  if (head_dim <= 64) return flash1::instances<E, 64>();
-  return head_dim <= 128 ? flash1::instances<E, 128>() : flash1::instances<E, 256>();
+  return engine_instances<E>()[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
 }
 
-int capability_of(const DeviceLimits& limits, Path path) {
-  return path == Path::sm75 ? 75 : limits.capability;
+// The compute capability whose instances run: that of the GPU, or Turing's.
+int capability_of(const core::Problem& p, Path path) {
+  return path == Path::sm75 ? 75 : device_limits(p.device.index).capability;
 }
 
-// The limits of the GPU for the code that a problem's kernels are in.
-const DeviceLimits& device_of(const core::Problem& p, Path path) {
-  const bool turing = capability_of(device_limits(p.device.index), path) < 80;
-  const Code code = p.dtype == DType::fp32 ? Code::any : turing ? Code::sm75 : Code::from80;
-  return device_limits(p.device.index, code);
-}
-
-// Whether rows of a tensor can be copied 16 bytes at a time.
-bool aligned(const core::View& view, std::int64_t columns, DType dtype) {
-  const auto size = static_cast<std::int64_t>(size_of(dtype)), chunk = 16 / size;
-  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && columns % chunk == 0 &&
-         view.row_stride % chunk == 0 && view.head_stride % chunk == 0 && view.batch_stride % chunk == 0;
+// The kind of code that a problem's kernels are in.
+Code code_of(const core::Problem& p, int capability) {
+  return p.dtype == DType::fp32 ? Code::any : capability < 80 ? Code::sm75 : Code::from80;
 }
 
 bool plain(const core::Problem& p) {
@@ -55,24 +41,18 @@ bool plain(const core::Problem& p) {
   return !options && in_chunks;
 }
 
-const Instances& instances_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
+const Instances& instances_of(const core::Problem& p, int capability) {
   const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
   if (p.dtype == DType::fp32) return instances_for<Engine::fp32>(head_dim);
   if (p.dtype == DType::bf16) return instances_for<Engine::sm80_bf16>(head_dim);
-  return capability_of(limits, path) >= 80 ? instances_for<Engine::sm80_fp16>(head_dim)
-                                           : instances_for<Engine::sm75_fp16>(head_dim);
-}
-
-const Instance& instance_of(const core::Problem& p, const DeviceLimits& limits, Path path) {
-  const Instances& instances = instances_of(p, limits, path);
-  const int variant = static_cast<int>(plain(p) ? flash1::Variant::plain : flash1::Variant::featured);
-  return p.direction == Direction::forward ? instances.forward[variant] : instances.backward[variant];
+  return capability >= 80 ? instances_for<Engine::sm80_fp16>(head_dim)
+                          : instances_for<Engine::sm75_fp16>(head_dim);
 }
 
 // The paper's rule: as many keys as the fast memory holds beside the tile of queries.
-int block_keys(const core::Problem& p, const DeviceLimits& limits, const Instance& instance) {
+int block_keys(const core::Problem& p, int shared_memory, const Instance& instance) {
   if (p.direction == Direction::backward) return instance.step_k;
-  const int fitting = (limits.shared_memory - instance.fixed_bytes) / instance.bytes_per_key;
+  const int fitting = (shared_memory - instance.fixed_bytes) / instance.bytes_per_key;
   const std::int64_t wanted = std::min<std::int64_t>(std::max<std::int64_t>(p.k_length, 1), kMostKeys);
   const int rounded = static_cast<int>((wanted + instance.step_k - 1) / instance.step_k) * instance.step_k;
   return std::min(rounded, fitting / instance.step_k * instance.step_k);
@@ -82,10 +62,10 @@ int shared_bytes(const core::Problem& p, const Instance& instance, int block_k) 
   return instance.fixed_bytes + (p.direction == Direction::forward ? block_k * instance.bytes_per_key : 0);
 }
 
-// The sums and statistics in global memory.
-flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance& instance) {
+// The arguments of a kernel, with sums and statistics in the workspace.
+Arguments arguments(Arena& arena, const core::Problem& p, const Instance& instance) {
   const std::int64_t rows = p.batch * p.q_heads * p.q_length;
-  flash1::Arguments a;
+  Arguments a;
   a.problem = p;
   a.sums = arena.take<float>(rows, instance.head_dim);
   if (p.direction == Direction::forward) {
@@ -97,111 +77,94 @@ flash1::Arguments arguments(Arena& arena, const core::Problem& p, const Instance
   return a;
 }
 
-bool limits_on(const DeviceLimits& limits, const core::Problem& p, Path path, core::Reason reason) {
-  if (!limits.failure.empty()) return reason.give(limits.failure);
-  if (p.direction == Direction::backward) {  // delta is cuda.standard's
-    const DeviceLimits& any = device_limits(p.device.index, Code::any);
-    if (!any.failure.empty()) return reason.give(any.failure);
-  }
-  const int capability = capability_of(limits, path);
-  if (limits.capability < 75 || (p.dtype == DType::bf16 && capability < 80)) {
-    return reason.give(name(p.dtype), " needs compute capability ", p.dtype == DType::bf16 ? "8.0" : "7.5",
-                       "; this is ", capability / 10, ".", capability % 10);
-  }
-  if (std::max(p.q_length, p.k_length) >= core::kLongestWalk) return size_limits(p, 1, reason);
-  if (product(p.batch, p.q_heads, std::max<std::int64_t>(p.q_length, 1)) > kMostBlocks) {
-    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", p.q_length,
-                       " rows are more than 2^31 - 1 rows");
-  }
-  if (p.has_grad_bias &&
-      grid_limit(product(p.bias_batch, p.bias_heads, p.bias_rows / 32 + 1, p.k_length + 1), reason))
-    return true;
-  const Instance& instance = instance_of(p, limits, path);
-  if (instance.head_dim == 0) {
-    return reason.give(
-        "head_dim ", std::max(p.qk_dim, p.v_dim),
-        " is beyond 128, the most for backward in the shared memory of compute capability 7.5");
-  }
-  const int needed = shared_bytes(p, instance, instance.step_k);
-  if (needed > limits.shared_memory) {
-    return reason.give("needs ", needed, " bytes of shared memory for head_dim ", std::max(p.qk_dim, p.v_dim),
-                       "; this GPU has ", limits.shared_memory);
-  }
-  return false;
-}
+// How one problem is run.
+struct Decision {
+  const Instance* instance = nullptr;
+  const Instance* bias = nullptr;  // for the gradient of the bias; null: not requested
+  std::int64_t bias_grid = 0;
+  int capability = 0;
+  bool plain = true;
+};
 
-registry::Configuration configuration(const core::Problem& p, Path path) {
-  const DeviceLimits& limits = device_of(p, path);
-  const Instance& instance = instance_of(p, limits, path);
-  const int block_k = block_keys(p, limits, instance), bytes = shared_bytes(p, instance, block_k);
-  Arena arena;
-  arguments(arena, p, instance);
-  return {.block_q = instance.block_q,
-          .block_k = block_k,
-          .shared_memory_bytes = static_cast<std::size_t>(bytes),
-          .workspace_bytes = arena.used(),
-          .workers = 1,
-          .fast_memory_bytes = static_cast<double>(bytes)};
-}
-
-std::string details(const core::Problem& p, Path path) {
-  const int capability = capability_of(device_of(p, path), path);
-  const char* products = p.dtype == DType::fp32 ? "FFMA" : capability < 80 ? "mma.m16n8k8" : "mma.m16n8k16";
-  const bool forward = p.direction == Direction::forward;
-  return core::concat(products, ", 1 thread block per ", forward ? "head" : "key/value head", ", ",
-                      forward ? "O" : "dQ", " in fp32 in the workspace", plain(p) ? "" : ", featured");
-}
-
-void run(const core::Problem& p, const registry::Configuration& configuration,
-         const registry::Resources& resources, Path path) {
-  const DeviceScope scope(p.device.index);
-  const Instance& instance = instance_of(p, device_of(p, path), path);
-  Arena arena(resources.workspace);
-  flash1::Arguments a = arguments(arena, p, instance);
-  a.block_k = static_cast<int>(configuration.block_k);
-  const bool forward = p.direction == Direction::forward;
-  if (!forward) standard::row_delta(p, {.delta = a.delta}, resources.stream);
+std::optional<core::Choice> choose_for(const core::Problem& p, Path path, core::Reason reason) {
+  const int capability = capability_of(p, path);
+  const Code code = code_of(p, capability);
+  if (gpu_limit(p, {.least = 75}, code, reason)) return std::nullopt;
+  if (p.direction == Direction::backward && gpu_limit(p, {.least = 75}, Code::any, reason)) {
+    return std::nullopt;  // delta's code
+  }
+  if (p.dtype == DType::bf16 && capability < 80) {
+    return reason.decline("requires compute capability 8.0 for bf16; cuda:", p.device.index, " has ",
+                          Capability{capability});
+  }
+  const std::int64_t bias_blocks =
+      p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows / 32 + 1, p.k_length + 1) : 0;
+  if (length_limit(p, reason) || row_limit(p, p.q_length, reason) || grid_limit(bias_blocks, reason)) {
+    return std::nullopt;
+  }
+  const Instances& instances = instances_of(p, capability);
+  Decision d{.capability = capability, .plain = plain(p)};
+  const auto variant = static_cast<std::size_t>(d.plain ? Variant::plain : Variant::featured);
+  d.instance = p.direction == Direction::forward ? &instances.forward[variant] : &instances.backward[variant];
+  if (d.instance->head_dim == 0) {
+    return reason.decline("supports backward up to head_dim 128 on compute capability 7.5; this call has ",
+                          std::max(p.qk_dim, p.v_dim));
+  }
+  if (shared_memory_limit(p, code, shared_bytes(p, *d.instance, d.instance->step_k), reason)) {
+    return std::nullopt;
+  }
   if (p.has_grad_bias) {
-    const Instance& bias = instances_of(p, device_of(p, path), path).bias;
-    const core::Tiling blocks{p.k_length, bias.block_q, p.blocks ? p.blocks.block_k : 0};
-    const std::int64_t tiles = p.bias_rows == 1 ? 1 : core::Tiling{p.q_length, bias.block_q}.count();
-    launch(bias.kernel, "cuda.flash1: bias gradient", p.bias_batch * p.bias_heads * tiles * blocks.count(),
-           bias.threads, static_cast<std::size_t>(bias.fixed_bytes), resources.stream, a);
-    if (!p.has_grad_q && !p.has_grad_k && !p.has_grad_v) return;
+    d.bias = &instances.bias;
+    const core::Tiling blocks{p.k_length, d.bias->block_q, p.blocks ? p.blocks.block_k : 0};
+    const std::int64_t tiles = p.bias_rows == 1 ? 1 : core::Tiling{p.q_length, d.bias->block_q}.count();
+    d.bias_grid = p.bias_batch * p.bias_heads * tiles * blocks.count();
   }
-  launch(instance.kernel, forward ? "cuda.flash1: forward" : "cuda.flash1: backward",
-         p.batch * (forward ? p.q_heads : p.kv_heads), instance.threads, configuration.shared_memory_bytes,
-         resources.stream, a);
+  const int most_bytes = device_limits(p.device.index, code).shared_memory;
+  const int block_k = block_keys(p, most_bytes, *d.instance), bytes = shared_bytes(p, *d.instance, block_k);
+  Arena arena;
+  arguments(arena, p, *d.instance);
+  return core::Choice{.block_q = d.instance->block_q,
+                      .block_k = block_k,
+                      .shared_memory_bytes = static_cast<std::size_t>(bytes),
+                      .workspace_bytes = arena.used(),
+                      .traffic_cache_bytes = static_cast<double>(bytes),
+                      .decision = d};
 }
 
 }  // namespace
 
-bool flash1_limits(const core::Problem& p, core::Reason reason) {
-  return limits_on(device_of(p, Path::newest), p, Path::newest, reason);
-}
-registry::Configuration flash1_configuration(const core::Problem& p, int) {
-  return configuration(p, Path::newest);
-}
-std::string flash1_details(const core::Problem& p, const registry::Configuration&) {
-  return details(p, Path::newest);
-}
-void flash1_run(const core::Problem& p, const registry::Configuration& configuration,
-                const registry::Resources& resources) {
-  run(p, configuration, resources, Path::newest);
+std::optional<core::Choice> choose(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose_for(p, Path::newest, reason);
 }
 
-bool flash1_sm75_limits(const core::Problem& p, core::Reason reason) {
-  return limits_on(device_of(p, Path::sm75), p, Path::sm75, reason);
-}
-registry::Configuration flash1_sm75_configuration(const core::Problem& p, int) {
-  return configuration(p, Path::sm75);
-}
-std::string flash1_sm75_details(const core::Problem& p, const registry::Configuration&) {
-  return details(p, Path::sm75);
-}
-void flash1_sm75_run(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  run(p, configuration, resources, Path::sm75);
+std::optional<core::Choice> choose_sm75(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose_for(p, Path::sm75, reason);
 }
 
-}  // namespace tessera::cuda
+std::string details(const core::Problem& p, const core::Choice& choice) {
+  const auto d = choice.decision.as<Decision>();
+  const char* products = p.dtype == DType::fp32 ? "FFMA" : d.capability < 80 ? "mma.m16n8k8" : "mma.m16n8k16";
+  const bool forward = p.direction == Direction::forward;
+  return core::concat(products, ", 1 thread block per ", forward ? "head" : "key/value head", ", ",
+                      forward ? "O" : "dQ", " in fp32 in the workspace", d.plain ? "" : ", featured");
+}
+
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto d = choice.decision.as<Decision>();
+  const DeviceScope scope(p.device.index);
+  Arena arena(resources.workspace);
+  Arguments a = arguments(arena, p, *d.instance);
+  a.block_k = static_cast<int>(choice.block_k);
+  const bool forward = p.direction == Direction::forward;
+  if (!forward) row_delta(p, a.delta, resources.stream);
+  if (d.bias != nullptr) {
+    launch(d.bias->kernel, "cuda.flash1: bias gradient", d.bias_grid, d.bias->threads,
+           static_cast<std::size_t>(d.bias->fixed_bytes), resources.stream, a);
+    if (!p.has_grad_q && !p.has_grad_k && !p.has_grad_v) return;
+  }
+  launch(d.instance->kernel, forward ? "cuda.flash1: forward" : "cuda.flash1: backward",
+         p.batch * (forward ? p.q_heads : p.kv_heads), d.instance->threads, choice.shared_memory_bytes,
+         resources.stream, a);
+}
+
+}  // namespace tessera::cuda::flash1

@@ -1,25 +1,19 @@
-// cuda.flash1: the entries for the registry. Only in builds with CUDA.
+// cuda.flash1 and cuda.flash1_sm75, both directions, as the registry calls them.
 #pragma once
 
 #include <string>
 
 #include "core/kernel.h"
 #include "core/problem.h"
-#include "cuda/common/host/device.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::flash1 {
 
-bool flash1_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration flash1_configuration(const core::Problem& p, int workers);
-std::string flash1_details(const core::Problem& p, const registry::Configuration& configuration);
-void flash1_run(const core::Problem& p, const registry::Configuration& configuration,
-                const registry::Resources& resources);
+// cuda.flash1: the instances for the newest compute capability that the GPU has.
+std::optional<core::Choice> choose(const core::Problem& p, int workers, core::Reason reason);
+// cuda.flash1_sm75: the instances for Turing, on any GPU.
+std::optional<core::Choice> choose_sm75(const core::Problem& p, int workers, core::Reason reason);
 
-// The path for compute capability 7.5, on any GPU.
-bool flash1_sm75_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration flash1_sm75_configuration(const core::Problem& p, int workers);
-std::string flash1_sm75_details(const core::Problem& p, const registry::Configuration& configuration);
-void flash1_sm75_run(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+std::string details(const core::Problem& p, const core::Choice& choice);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::flash1

@@ -1,5 +1,6 @@
-// The products of cuda.flash1 on tiles in shared memory. Results are m16n8 accumulators whatever multiplies: tensor
-// cores for 16-bit numbers, FFMA for fp32. So everything between the products is written once.
+// The products of cuda.flash1 on tiles in shared memory, by tensor cores for 16-bit types and by
+// FFMA for fp32. Both leave m16n8 accumulators, so that everything between the products is written
+// once.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 #include "cuda/baselines/flash1/config.h"
 #include "cuda/common/ptx/copy.cuh"
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/ptx/opaque.cuh"
+#include "cuda/common/tile/layout.h"
 #include "cuda/common/tile/shared_tile.cuh"
 
 namespace tessera::cuda::flash1 {
@@ -19,11 +21,13 @@ constexpr Half16 type_of(Engine e) { return e == Engine::sm80_bf16 ? Half16::bf1
 constexpr Mma mma_of(Engine e) { return e == Engine::sm75_fp16 ? Mma::k8 : Mma::k16; }
 constexpr bool copies_async(Engine e) { return e == Engine::sm80_fp16 || e == Engine::sm80_bf16; }
 constexpr bool is_fp32(Engine e) { return e == Engine::fp32; }
-constexpr int element_bytes(Engine e) { return is_fp32(e) ? 4 : 2; }
+constexpr int element_bytes(Engine e) {
+  return is_fp32(e) ? static_cast<int>(sizeof(float)) : ptx::element_bytes(type_of(e));
+}
 
 template <Engine E>
 struct ElementOf {
-  using Type = std::uint16_t;
+  using Type = ptx::HalfBits;
 };
 template <>
 struct ElementOf<Engine::fp32> {
@@ -40,32 +44,25 @@ __device__ __forceinline__ float to_float(Element<E> x) {
 template <Engine E>
 __device__ __forceinline__ Element<E> to_element(float x) {
   if constexpr (is_fp32(E)) return x;
-  else return static_cast<std::uint16_t>(ptx::pack<type_of(E)>(x, 0));
+  else return static_cast<ptx::HalfBits>(ptx::pack<type_of(E)>(x, 0));
 }
 
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
-// The same, read anew: what is computed from it inside a loop is computed there, and a dozen addresses per operand do not
-// occupy registers through the whole kernel (they did, and spilled).
-__device__ __forceinline__ int lane_index_anew() {
-  int lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane;
-}
 __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
 
-// ---- tiles ----------------------------------------------------------------------------------------------------
+// ---- tiles ----
 
-// Rows of D numbers in shared memory: swizzled for ldmatrix, or, in fp32, four numbers apart so that rows begin in
-// different banks.
+// A tile of rows of D elements in shared memory. 16-bit tiles are swizzled for ldmatrix; rows of
+// fp32 tiles are four elements longer, so that they begin in different banks.
 template <Engine E, int D>
-struct Tile {
-  static constexpr int kRowBytes = is_fp32(E) ? (D + 4) * 4 : D * 2;
+struct EngineTile {
+  static constexpr int kRowBytes = (is_fp32(E) ? D + 4 : D) * element_bytes(E);
   static constexpr int bytes(int rows) { return rows * kRowBytes; }
 
-  // Where a number is.
+  // The offset of an element, in bytes.
   static __device__ __forceinline__ int at(int row, int column) {
-    if constexpr (is_fp32(E)) return row * kRowBytes + column * 4;
-    else return static_cast<int>(SharedTile<D>::offset(row, column / 8)) + column % 8 * 2;
+    if constexpr (is_fp32(E)) return row * kRowBytes + column * element_bytes(E);
+    else return static_cast<int>(SharedTile<D>::offset(row, column / 8)) + column % 8 * element_bytes(E);
   }
 };
 
@@ -84,7 +81,7 @@ __device__ __forceinline__ void store_pair(unsigned char* to, float x, float y) 
   else *reinterpret_cast<std::uint32_t*>(to) = ptx::pack<type_of(E)>(x, y);
 }
 
-// Rows of one head of a tensor, row 0 that of the sequence.
+// The rows of one head of a sequence.
 template <Engine E>
 struct Source {
   const Element<E>* data;
@@ -103,8 +100,8 @@ __device__ __forceinline__ Source<E> rows_of(const core::View& view, std::int64_
   return {data, view.row_stride, static_cast<int>(columns), aligned};
 }
 
-// Copies rows [row, row + Rows) into a tile, zeros past `limit` and past the columns there are. To be followed by
-// finish_copies and a barrier.
+// Copies rows [row, row + Rows) into a tile, with zeros beyond `limit` and beyond the columns of
+// the tensor. The caller calls finish_copies and passes a barrier.
 template <Engine E, Variant V, int D, int Rows, int Threads>
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Source<E>& from, int row, int limit) {
   if constexpr (!is_fp32(E)) {
@@ -126,7 +123,7 @@ __device__ __forceinline__ void load_tile(unsigned char* tile, const Source<E>& 
           if (c + 3 < from.columns) x.w = source[3];
         }
       }
-      *reinterpret_cast<float4*>(tile + Tile<E, D>::at(r, c)) = x;
+      *reinterpret_cast<float4*>(tile + EngineTile<E, D>::at(r, c)) = x;
     }
   }
 }
@@ -136,7 +133,7 @@ __device__ __forceinline__ void finish_copies() {
   if constexpr (copies_async(E)) ptx::commit_copies(), ptx::wait_copies<0>();
 }
 
-// Whether one of the 16 bytes' numbers is infinite or NaN.
+// Whether 16 bytes hold a non-finite value.
 template <Engine E>
 __device__ __forceinline__ bool has_non_finite(uint4 x) {
   constexpr std::uint32_t kExponent = is_fp32(E) ? 0x7F800000 : type_of(E) == Half16::bf16 ? 0x7F80 : 0x7C00;
@@ -148,26 +145,29 @@ __device__ __forceinline__ bool has_non_finite(uint4 x) {
   return found;
 }
 
-// Whether this thread finds such a number in its share of `rows` rows of a tile.
+// Whether this thread's share of `rows` rows of a tile holds a non-finite value.
 template <Engine E, int D, int Threads>
 __device__ __forceinline__ bool finds_non_finite(const unsigned char* tile, int rows) {
   constexpr int kPerChunk = 16 / element_bytes(E), kChunks = D / kPerChunk;
   bool found = false;
   for (int at = static_cast<int>(threadIdx.x); at < rows * kChunks; at += Threads) {
-    const int offset = Tile<E, D>::at(at / kChunks, at % kChunks * kPerChunk);
+    const int offset = EngineTile<E, D>::at(at / kChunks, at % kChunks * kPerChunk);
     found = found || has_non_finite<E>(*reinterpret_cast<const uint4*>(tile + offset));
   }
   return found;
 }
 
-// ---- products ---------------------------------------------------------------------------------------------------
+// ---- products ----
 
-// acc (16 x 8 N) += rows [0, 16) of `a` times rows [0, 8 N) of `b`, both D long: Q K^T, dO V^T. `a` and `b` are the tiles,
-// a_row and b_row (multiples of 8) where to begin.
+// The products read their lane by ptx::lane_index(). With lane_index(), a dozen addresses per
+// operand occupied registers through the whole kernel, and spilled.
+
+// acc (16 x 8 N) += rows [0, 16) of `a` times rows [0, 8 N) of `b`, both of length D: Q K^T or dO
+// V^T. They begin at rows a_row and b_row (multiples of 8) of the tiles.
 template <Engine E, int D, int N>
 __device__ __forceinline__ void multiply_rows(float (&acc)[N][4], const unsigned char* a, int a_row,
                                               const unsigned char* b, int b_row) {
-  const int lane = lane_index_anew();
+  const int lane = ptx::lane_index();
   if constexpr (!is_fp32(E)) {
     using Shared = SharedTile<D>;
     const MatrixAddress own = row_operand(lane), other = column_operand(lane);
@@ -186,20 +186,20 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[N][4], const unsigned
       }
     }
   } else {
-    const unsigned char* a_lane = a + Tile<E, D>::at(a_row + lane / 4, 0);
-    const unsigned char* b_lane = b + Tile<E, D>::at(b_row + lane % 4 * 2, 0);
+    const unsigned char* a_lane = a + EngineTile<E, D>::at(a_row + lane / 4, 0);
+    const unsigned char* b_lane = b + EngineTile<E, D>::at(b_row + lane % 4 * 2, 0);
 #pragma unroll 2
     for (int d = 0; d < D; d += 4) {
       float4 left[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        left[h] = *reinterpret_cast<const float4*>(a_lane + Tile<E, D>::at(8 * h, d));
+        left[h] = *reinterpret_cast<const float4*>(a_lane + EngineTile<E, D>::at(8 * h, d));
       }
 #pragma unroll
       for (int n = 0; n < N; ++n) {
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
-          const float4 right = *reinterpret_cast<const float4*>(b_lane + Tile<E, D>::at(8 * n + x, d));
+          const float4 right = *reinterpret_cast<const float4*>(b_lane + EngineTile<E, D>::at(8 * n + x, d));
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             float& sum = acc[n][2 * h + x];
@@ -214,25 +214,25 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[N][4], const unsigned
   }
 }
 
-// How the left side of a product lies in a tile of scores: its rows as rows, or as columns.
+// Whether the rows of the left operand are rows or columns of its tile of scores.
 enum class Layout : int { rows, columns };
 
-// acc (16 x 8 N) += left (16 x Depth) times rows [0, Depth) of `right`, columns from `column` on. The left side begins at
-// row `left_row` of a tile of scores (Layout::columns: at column `left_row`), W wide, and at `left_column` there.
-// Careful: terms in which the left side is 0 are left out, so that what is masked there cannot turn a NaN or infinity on
-// the right side into a NaN.
+// acc (16 x 8 N) += left (16 x Depth) times rows [0, Depth) of `right`, whose columns begin at
+// `column`. The left operand begins at row `left_row` (Layout::columns: at column `left_row`) of a
+// tile of scores of width W, and at `left_column` there. Careful: terms whose left factor is 0 are
+// skipped, so that a masked element does not turn a NaN or an infinity on the right into a NaN.
 template <Engine E, Layout L, int W, int D, int Depth, int N>
 __device__ __forceinline__ void multiply_scores(float (&acc)[N][4], const unsigned char* left, int left_row,
                                                 int left_column, const unsigned char* right, int column,
                                                 bool careful) {
-  const int lane = lane_index_anew();
+  const int lane = ptx::lane_index();
   if constexpr (!is_fp32(E)) {
     if (!careful) {
       using Scores = SharedTile<W>;
       using Shared = SharedTile<D>;
       const MatrixAddress by_row = row_operand(lane), by_column = column_operand(lane);
       const std::uint32_t right_lane = ptx::shared_address(right) + Shared::offset(by_row.row, by_row.chunk);
-#pragma unroll(D == 64 ? 2 : 1)  // more would not leave enough registers
+#pragma unroll(D == 64 ? 2 : 1)  // registers do not suffice for more
       for (int step = 0; step < Depth / 16; ++step) {
         std::uint32_t a[4];
         if constexpr (L == Layout::rows) {
@@ -261,12 +261,12 @@ __device__ __forceinline__ void multiply_scores(float (&acc)[N][4], const unsign
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = left_row + lane / 4 + 8 * h;
-      factor[h] = load_number<E>(left + (L == Layout::rows ? Tile<E, W>::at(row, left_column + k)
-                                                           : Tile<E, W>::at(left_column + k, row)));
+      factor[h] = load_number<E>(left + (L == Layout::rows ? EngineTile<E, W>::at(row, left_column + k)
+                                                           : EngineTile<E, W>::at(left_column + k, row)));
     }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const float2 value = load_pair<E>(right + Tile<E, D>::at(k, column + 8 * n + lane % 4 * 2));
+      const float2 value = load_pair<E>(right + EngineTile<E, D>::at(k, column + 8 * n + lane % 4 * 2));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if (careful && factor[h] == 0) continue;
@@ -277,16 +277,16 @@ __device__ __forceinline__ void multiply_scores(float (&acc)[N][4], const unsign
   }
 }
 
-// Stores accumulators, rounded, as 16 rows of a tile of scores W wide.
+// Stores accumulators, rounded, as 16 rows of a tile of scores of width W.
 template <Engine E, int W, int N>
 __device__ __forceinline__ void store_scores(unsigned char* tile, int row, int column,
                                              const float (&acc)[N][4]) {
-  const int lane = lane_index_anew();
+  const int lane = ptx::lane_index();
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      store_pair<E>(tile + Tile<E, W>::at(row + lane / 4 + 8 * h, column + 8 * n + lane % 4 * 2),
+      store_pair<E>(tile + EngineTile<E, W>::at(row + lane / 4 + 8 * h, column + 8 * n + lane % 4 * 2),
                     acc[n][2 * h], acc[n][2 * h + 1]);
     }
   }

@@ -1,5 +1,5 @@
-// What happens to a score between Q K^T and the softmax, for the fragments of cuda.flash1: softcap, ALiBi, bias, mask and
-// dropout.
+// What happens to a score between Q K^T and the softmax, on the fragments of cuda.flash1: softcap,
+// ALiBi, bias, mask and dropout.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,12 @@
 #include "core/philox.h"
 #include "core/problem.h"
 #include "cuda/baselines/flash1/products.cuh"
+#include "cuda/common/exp.cuh"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::flash1 {
 
-inline constexpr float kLog2E = 1.44269504088896340736F;
-
-// 2^((x - reference) log2 e). The difference comes first: it is exactly 0 at the maximum, so that a row which sees one key
-// returns its value bit for bit.
-__device__ __forceinline__ float exp_difference(float x, float reference) {
-  return ptx::exp2((x - reference) * kLog2E);
-}
-
-// The options of one query head of one sequence.
+// The options of a query head of a sequence.
 struct Options {
   float scale = 1;
   const void* bias = nullptr;  // row 0, column 0; null: none
@@ -61,8 +54,8 @@ __device__ inline Options options_of(const core::Problem& p, const core::Sequenc
   return o;
 }
 
-// The product of row i and column j becomes what the softmax takes; `derivative` is that of the softcap. The bias is read
-// only where the element is visible: elsewhere there may be none.
+// Turns the product of row i and column j into the score that the softmax takes. `derivative` is
+// that of the softcap. The bias is only read for visible elements: for others there may be none.
 template <Engine E, Variant V>
 __device__ __forceinline__ float finish_score(const Options& o, float product, int i, int j, bool visible,
                                               float& derivative) {
@@ -80,22 +73,24 @@ __device__ __forceinline__ float finish_score(const Options& o, float product, i
       float bias;
       if (is_fp32(E) || o.bias_is_fp32) bias = static_cast<const float*>(o.bias)[at];
       else bias = ptx::unpack<type_of(E)>(static_cast<const std::uint16_t*>(o.bias)[at]).x;
-      // -inf hides the key whatever its score is.
+      // A bias of -inf hides the key whatever its score is.
       score = bias == core::kMinusInfinity<float> ? bias : score + bias;
     }
   }
   return score;
 }
 
-// The keys of the rounds are worked out in every call: kept through a loop they take fourteen registers.
-__device__ __forceinline__ core::DropoutStream kept_stream(const Options& o) {
+// The stream with keys that the compiler derives the rounds from in every call; kept through a
+// loop, these would take fourteen registers.
+__device__ __forceinline__ core::DropoutStream opaque_stream(const Options& o) {
   core::DropoutStream stream = o.stream;
-  stream.key0 = ptx::kept(stream.key0), stream.key1 = ptx::kept(stream.key1);
+  stream.key0 = ptx::opaque(stream.key0), stream.key1 = ptx::opaque(stream.key1);
   return stream;
 }
 
-// Which of the columns {j + 8 n + 2 t, j + 8 n + 2 t + 1 : n < N} of row i are kept, as bits 2 n and 2 n + 1: those of lane t
-// of a quad. One random call for four n where j begins an aligned group of 32 columns, else one for each element.
+// Which of the columns {j + 8 n + 2 t, j + 8 n + 2 t + 1 : n < N} of row i dropout keeps, as bits 2
+// n and 2 n + 1: those of lane t of a quad. If j begins an aligned group of 32 columns, a random
+// call serves four n; otherwise each element takes a call.
 template <int N>
 __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int j, int t) {
   std::uint32_t bits = 0;
@@ -104,7 +99,7 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
       const core::PhiloxBlock block =
-          core::dropout_call(kept_stream(o), row, column / core::kDropoutGroup + n / 4, t);
+          core::dropout_call(opaque_stream(o), row, column / core::kDropoutGroup + n / 4, t);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         bits |= (core::dropout_half(block.word[m], 0) >= o.threshold ? 1U : 0U) << (2 * (n + m));
@@ -118,7 +113,7 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
     const std::int64_t at = column + e / 2 * 8 + 2 * t + e % 2;
     const int within = static_cast<int>(at % core::kDropoutGroup);
     const core::PhiloxBlock block =
-        core::dropout_call(kept_stream(o), row, at / core::kDropoutGroup, within % 8 / 2);
+        core::dropout_call(opaque_stream(o), row, at / core::kDropoutGroup, within % 8 / 2);
     const std::uint32_t word = within < 8    ? block.word[0]
                                : within < 16 ? block.word[1]
                                : within < 24 ? block.word[2]
@@ -128,16 +123,16 @@ __device__ __forceinline__ std::uint32_t kept_bits(const Options& o, int i, int 
   return bits;
 }
 
-// What one row sees of the keys [begin, end).
+// The keys [begin, end) that a row sees.
 struct Seen {
   int begin, end;
   __device__ __forceinline__ bool operator()(int j) const { return j >= begin && j < end; }
 };
 
-// A step of the algorithm: a tile of queries beside a block of keys.
+// A step of the algorithm: a tile of queries and a block of keys.
 struct Step {
   int begin;        // the first query of the tile
-  int first, last;  // the queries that count
+  int first, last;  // the queries [first, last) of the tile take part
   int key_begin, key_end;
   core::Diagonals band;
 
@@ -146,7 +141,7 @@ struct Step {
     return {max(key_begin, i + band.low), min(key_end, i + band.high + 1)};
   }
 
-  // Whether rows [row, row + rows) see anything, or everything, of keys [key, key + count).
+  // Whether rows [row, row + rows) see any, or all, of keys [key, key + count).
   __device__ __forceinline__ bool any(int row, int rows, int key, int count) const {
     const int from = max(row, first), to = min(row + rows, last);
     return from < to && key < key_end && from + band.low < key + count && to - 1 + band.high >= key;

@@ -1,15 +1,18 @@
-// The instances of cuda.flash1: which tiles an engine has at a head_dim. A translation unit takes the engine and the
-// head_dims it compiles: `template const Instances& instances<Engine::sm80_bf16, 64>();`
+// Which kernels of cuda.flash1 are compiled: the tiles of an engine at a head_dim. Each .cu file
+// compiles those of one engine.
 #pragma once
+
+#include <array>
 
 #include "cuda/baselines/flash1/bias_kernel.cuh"
 #include "cuda/baselines/flash1/forward_kernel.cuh"
+#include "cuda/common/instances.h"
 
 namespace tessera::cuda::flash1 {
 
 constexpr bool on_sm80(Engine engine) { return engine == Engine::sm80_fp16 || engine == Engine::sm80_bf16; }
 
-// Rows and columns of a tile in both backward kernels; 0: there are none, shared memory is too small.
+// Queries and keys of a tile in both backward kernels. 0: none, because shared memory is too small.
 constexpr int backward_block(Engine engine, int dim) {
   if (engine == Engine::fp32) return 32;
   if (engine == Engine::sm75_fp16) return dim == 64 ? 64 : dim == 128 ? 32 : 0;
@@ -55,13 +58,15 @@ constexpr Instance bias_of() {
   else return bias_instance<backward_config<E, D, Variant::featured>(1)>();
 }
 
-template <Engine E, int D>
-const Instances& instances() {
-  static constexpr Instances kInstances{
-      .forward = {forward_of<E, D, Variant::plain>(), forward_of<E, D, Variant::featured>()},
-      .backward = {backward_of<E, D, Variant::plain>(), backward_of<E, D, Variant::featured>()},
-      .bias = bias_of<E, D>()};
-  return kInstances;
-}
+inline constexpr std::array kHeadDims = {64, 128, 256};
+
+// The instances of a head_dim, for instances().
+template <Engine E>
+inline constexpr auto kInstancesOf = []<typename D>(D) {
+  return Instances{
+      .forward = {forward_of<E, D::value, Variant::plain>(), forward_of<E, D::value, Variant::featured>()},
+      .backward = {backward_of<E, D::value, Variant::plain>(), backward_of<E, D::value, Variant::featured>()},
+      .bias = bias_of<E, D::value>()};
+};
 
 }  // namespace tessera::cuda::flash1

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "core/base/text.h"
-#include "cuda/common/host/device.h"
+#include "cuda/common/host/limits.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::minimal {
 namespace {
 
 std::size_t shared_bytes(const core::Problem& p) {
@@ -13,47 +12,37 @@ std::size_t shared_bytes(const core::Problem& p) {
   return (minimal_tile_floats(p.qk_dim) + minimal_tile_floats(p.v_dim) + step) * sizeof(float);
 }
 
-core::BasicTaskOrder<std::uint32_t> task_order(const core::Problem& p) {
-  const auto tiles = static_cast<std::uint32_t>((p.q_length + kMinimalTile - 1) / kMinimalTile);
-  return {static_cast<std::uint32_t>(p.batch), static_cast<std::uint32_t>(p.q_heads), tiles};
-}
+// How one problem is run: the tile of queries of each thread block.
+struct Decision {
+  core::BasicTaskOrder<std::uint32_t> order{};
+};
 
 }  // namespace
 
-bool minimal_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& gpu = device_limits(p.device.index, Code::any);
-  if (!gpu.failure.empty()) return reason.give(gpu.failure);
-  if (gpu.capability < 75) {
-    return reason.give("needs compute capability 7.5, the GPU has ", gpu.capability / 10, ".",
-                       gpu.capability % 10);
+std::optional<core::Choice> choose(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  const std::size_t bytes = shared_bytes(p);
+  if (gpu_limit(p, {.least = 75}, Code::any, reason) || size_limits(p, kMinimalTile, reason) ||
+      shared_memory_limit(p, Code::any, static_cast<std::int64_t>(bytes), reason)) {
+    return std::nullopt;
   }
-  if (size_limits(p, kMinimalTile, reason)) return true;
-  if (const std::size_t bytes = shared_bytes(p); bytes > static_cast<std::size_t>(gpu.shared_memory)) {
-    return reason.give("head_dim ", p.qk_dim, " and ", p.v_dim, " take ", bytes,
-                       " bytes of shared memory, the GPU has ", gpu.shared_memory);
-  }
-  return false;
+  const auto tiles = static_cast<std::uint32_t>((p.q_length + kMinimalTile - 1) / kMinimalTile);
+  return core::Choice{.block_q = kMinimalTile,
+                      .block_k = kMinimalTile,
+                      .shared_memory_bytes = bytes,
+                      .traffic_cache_bytes = static_cast<double>(bytes),
+                      .decision = Decision{{static_cast<std::uint32_t>(p.batch),
+                                            static_cast<std::uint32_t>(p.q_heads), tiles}}};
 }
 
-registry::Configuration minimal_configuration(const core::Problem& problem, int /*workers*/) {
-  const std::size_t bytes = shared_bytes(problem);
-  return {.block_q = kMinimalTile,
-          .block_k = kMinimalTile,
-          .shared_memory_bytes = bytes,
-          .fast_memory_bytes = static_cast<double>(bytes)};
-}
-
-std::string minimal_details(const core::Problem& /*problem*/,
-                            const registry::Configuration& /*configuration*/) {
+std::string details(const core::Problem& /*p*/, const core::Choice& /*choice*/) {
   return "one thread per row of Q, fp32 arithmetic, no tensor cores";
 }
 
-void minimal_forward(const core::Problem& problem, const registry::Configuration& configuration,
-                     const registry::Resources& resources) {
-  const DeviceScope scope(problem.device.index);
-  const auto order = task_order(problem);
-  launch(minimal_kernel(), "cuda.minimal", order.count(), kMinimalTile, configuration.shared_memory_bytes,
-         resources.stream, MinimalArguments{problem, order});
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto order = choice.decision.as<Decision>().order;
+  const DeviceScope scope(p.device.index);
+  launch(minimal_kernel(), "cuda.minimal", order.count(), kMinimalTile, choice.shared_memory_bytes,
+         resources.stream, MinimalArguments{p, order});
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::minimal

@@ -12,7 +12,8 @@
 
 namespace tessera::cuda {
 
-// What the kernel is given: a thread block takes the tile of queries that the order gives to its number.
+// What the kernel is given: a thread block takes the tile of queries that the order gives to its
+// number.
 struct MinimalArguments {
   core::Problem problem;
   core::BasicTaskOrder<std::uint32_t> order;
@@ -27,11 +28,12 @@ TESSERA_HD constexpr std::size_t minimal_tile_floats(std::int64_t dim) {
 
 void (*minimal_kernel())(MinimalArguments);
 
-// The row of the registry.
-bool minimal_limits(const core::Problem& problem, core::Reason reason);
-registry::Configuration minimal_configuration(const core::Problem& problem, int workers);
-std::string minimal_details(const core::Problem& problem, const registry::Configuration& configuration);
-void minimal_forward(const core::Problem& problem, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+// What the registry calls.
+namespace minimal {
 
+std::optional<core::Choice> choose(const core::Problem& p, int workers, core::Reason reason);
+std::string details(const core::Problem& p, const core::Choice& choice);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
+
+}  // namespace minimal
 }  // namespace tessera::cuda

@@ -20,14 +20,14 @@
 namespace tessera::cuda {
 namespace {
 
-// The little of cuBLAS that is needed, declared here so that building does not need its headers. Enumerators have
-// fixed values.
+// The part of cuBLAS that is used here, declared so that the build does not need its headers.
+// Enumerators have fixed values.
 using Handle = void*;
 using Status = int;
 constexpr int kNoTranspose = 0, kTranspose = 1;
 constexpr int kCompute32 = 68;         // CUBLAS_COMPUTE_32F: no TF32 unless a math mode asks for it
 constexpr int kDefaultAlgorithm = -1;  // CUBLAS_GEMM_DEFAULT
-constexpr int kNoReducedPrecisionReduction = 16;  // partial sums of 16-bit products stay fp32 too
+constexpr int kNoReducedPrecisionReduction = 16;  // partial sums of 16-bit products also stay fp32
 
 struct Library {
   Status (*create)(Handle*) = nullptr;
@@ -43,8 +43,8 @@ struct Library {
   std::string missing;
 };
 
-// By the loader's own rules first, which also finds one that the process has already loaded; then where CUDA installs
-// it. The version that this library was built with comes first.
+// The loader's own rules come first, which also find a library that the process has already loaded;
+// then the places where CUDA installs it. The version that this library was built with comes first.
 void* open_library() {
   constexpr int kBuiltWith = CUDART_VERSION / 1000;
   for (const int version : {kBuiltWith, 13, 12}) {
@@ -89,8 +89,9 @@ void check_cublas(Status status, const char* what) {
   core::fail(ErrorCode::device_failure, what, ": ", library().status_string(status));
 }
 
-// Handles that nobody uses now, by device. A call takes one for itself and gives it back: a handle is bound to one stream
-// and is not for several threads at a time. They live as long as the process, as the CUDA context does.
+// The unused handles, by device. A call takes one and returns it, because a handle is bound to one
+// stream and to one thread at a time. Handles live as long as the process, as the CUDA context
+// does.
 struct Pool {
   std::mutex mutex;
   std::vector<std::pair<int, Handle>> free;
@@ -102,8 +103,8 @@ Pool& pool() {
 }
 
 Handle create_handle() {
-  // Creating a handle allocates, which a capture in progress in this thread would forbid, though it has nothing to do with
-  // what is captured.
+  // Creating a handle allocates. A capture in this thread would forbid that, although it has
+  // nothing to do with what is captured.
   const OutsideCapture scope;
   Handle handle = nullptr;
   check_cublas(library().create(&handle), "cublasCreate");
@@ -143,7 +144,7 @@ std::byte* at(const BatchedMatrix& m, const std::array<std::int64_t, 3>& index) 
   return static_cast<std::byte*>(m.data) + offset * static_cast<std::int64_t>(size_of(m.dtype));
 }
 
-// Makes one dimension of two neighbouring ones where all operands step through them evenly.
+// Merges two neighbouring dimensions where all operands step through them evenly.
 void merge_dimensions(BatchedProduct& p) {
   for (int d = 1; d >= (p.each_sequence ? 1 : 0); --d) {
     bool even = true;
@@ -157,7 +158,7 @@ void merge_dimensions(BatchedProduct& p) {
   }
 }
 
-// The dimension that one call of cuBLAS goes through: the longest whose strides it takes.
+// The dimension that one call of cuBLAS covers: the longest whose strides it accepts.
 int strided_dimension(const BatchedProduct& p) {
   int best = 2;
   std::int64_t most = 0;
@@ -190,20 +191,21 @@ Cublas::Lease::~Lease() {
 }
 
 Cublas::Cublas(int device, void* stream, void* workspace, std::size_t workspace_bytes) : lease_(device) {
-  // In this order: setting the stream takes the memory away again.
+  // In this order: setting the stream resets the workspace.
   check_cublas(library().set_stream(lease_.handle, static_cast<cudaStream_t>(stream)), "cublasSetStream");
   check_cublas(library().set_workspace(lease_.handle, workspace, workspace_bytes), "cublasSetWorkspace");
 }
 
 void Cublas::multiply(const BatchedProduct& product) const {
-  constexpr std::int64_t kMostPerCall = 65535;  // what older versions put into one dimension of a grid
+  // Older versions put the batch into one dimension of a grid.
+  constexpr std::int64_t kMostPerCall = 65535;
   BatchedProduct p = product;
   merge_dimensions(p);
   const int strided = strided_dimension(p);
   std::array<std::int64_t, 3> step{1, 1, 1};
   step[strided] = kMostPerCall;
   auto operation = [](Transpose t) { return t == Transpose::yes ? kTranspose : kNoTranspose; };
-  // cuBLAS counts by columns: it is handed C^T = B^T A^T.
+  // cuBLAS is column-major: it computes C^T = B^T A^T.
   auto call = [&](const std::array<std::int64_t, 3>& index, int count) {
     check_cublas(library().gemm(lease_.handle, operation(p.b_transposed), operation(p.a_transposed),
                                 static_cast<int>(p.columns), static_cast<int>(p.rows),

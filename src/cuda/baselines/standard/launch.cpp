@@ -1,40 +1,43 @@
-// cuda.standard and cuda.standard_fused: attention as a framework without a fused kernel computes it, the baseline. The
-// N x N matrix of every head really is in memory, the products are cuBLAS's:
+// cuda.standard and cuda.standard_fused, the baselines: attention as a framework computes it without
+// a fused kernel. The N x N matrix of every head is stored in memory, and cuBLAS multiplies:
 //
 //   forward    S = Q K^T  |  S passes  |  P = softmax(S)  |  dropout(P)  |  O = P V
-//   backward   S = Q K^T  |  S passes  |  P = exp(S - LSE), dP = dO V^T  |  dropout(dP)  |  dS = P o (dP - delta)
-//              |  d(bias)  |  softcap's derivative  |  dropout(P)  |  dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO
+//   backward   S = Q K^T  |  S passes  |  P = exp(S - LSE), dP = dO V^T  |  dropout(dP)
+//              |  dS = P o (dP - delta)  |  d(bias)  |  softcap's derivative  |  dropout(P)
+//              |  dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO
 //   S passes   scale  |  softcap  |  ALiBi  |  bias  |  mask
 //
-// Every | is a pass that reads and writes a whole matrix, as one operator of a framework does. cuda.standard_fused is
-// Megatron's way: everything between the products is one kernel, and the scale is a factor of the first product.
-// A framework would have kept P for backward; a call here has the output and the LSE, so P is computed again.
+// Every bar is a pass that reads and writes a whole matrix, as one operator of a framework does.
+// cuda.standard_fused does as Megatron does: one kernel does everything between the products, and
+// the scale is a factor of the first product. A framework would have kept P for backward. A call of
+// this library has the output and the LSE, so P is computed again.
 //
-// S is fp32 also for 16-bit tensors: the contract asks for scores of 1e5, which fp16 cannot hold and bf16 rounds to
-// multiples of 512. P, dP and dS have the type of the tensors, which the tensor cores multiply.
+// S is fp32 for 16-bit tensors too: the contract requires scores of 1e5, which fp16 cannot hold and
+// bf16 rounds to multiples of 512. P, dP and dS have the type of the tensors, which the tensor cores
+// multiply.
 //
-// Packed sequences are padded: their lengths are in device memory, where the host cannot read them without waiting, so
-// each is copied to one of the longest length and multiplied as such. That is what a framework does with a batch of
-// different lengths.
+// Packed sequences are padded. Their lengths are in device memory, where the host cannot read them
+// without waiting; so each sequence is copied to one of the greatest length and multiplied as such.
+// A framework pads a batch of different lengths in the same way.
 #include "cuda/baselines/standard/launch.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "core/base/text.h"
+#include "cuda/baselines/delta.h"
 #include "cuda/baselines/standard/cublas.h"
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
-#include "cuda/common/step_cursor.h"
+#include "cuda/common/host/limits.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::standard {
 namespace {
-
-using namespace standard;
 
 enum class Fusion { separate, fused };
 
-constexpr std::int64_t kRowMultiple = 8;  // elements: rows of our own arrays begin on 16-byte boundaries
+// Elements: rows in the workspace begin on 16-byte boundaries.
+constexpr std::int64_t kRowMultiple = 8;
 
 std::int64_t padded(std::int64_t columns) {
   return (columns + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
@@ -53,25 +56,22 @@ TensorShape key_shape(const core::Problem& p, std::int64_t columns) {
   return {Side::keys, p.kv_heads, p.k_length, columns};
 }
 
-// Whether cuBLAS takes the rows where they are. What it can read but not 16 bytes at a time is copied too: it would multiply
-// in another order, and results must not depend on where tensors lie.
+// Whether cuBLAS reads or writes the rows in place. Rows that it could only access in chunks of less
+// than 16 bytes are copied too: it would multiply in another order, and results must not depend on
+// the alignment of tensors.
 bool in_place(const core::Problem& p, const core::View& view, const TensorShape& shape) {
   if (p.packed) return false;
-  const auto chunk = static_cast<std::int64_t>(16 / size_of(p.dtype));
-  const bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-                       view.row_stride % chunk == 0 && view.head_stride % chunk == 0 &&
-                       view.batch_stride % chunk == 0;
   const bool rows = shape.length == 1 || (view.row_stride >= shape.columns &&
                                           view.row_stride <= std::numeric_limits<std::int32_t>::max());
-  return aligned && rows;
+  return rows && aligned(view, p.dtype);
 }
 
-// Whether a result is the sum over the query heads of a group: several products, added up in fp32.
+// Whether a result is a sum over the query heads of a group: several products, added up in fp32.
 bool sums_heads(const core::Problem& p, const TensorShape& shape) {
   return shape.side == Side::keys && p.group() > 1;
 }
 
-// Everything a call needs beside its tensors, cut from the workspace.
+// The arrays of a call besides its tensors, cut from the workspace.
 struct Memory {
   Matrices m{};
   void *q = nullptr, *k = nullptr, *v = nullptr, *grad_out = nullptr;  // dense copies; null: not needed
@@ -125,7 +125,7 @@ struct Memory {
 
 class Standard {
  public:
-  Standard(const core::Problem& p, const registry::Resources& resources, Fusion fusion)
+  Standard(const core::Problem& p, const core::Resources& resources, Fusion fusion)
       : p_(p),
         fusion_(fusion),
         stream_(resources.stream),
@@ -156,7 +156,7 @@ class Standard {
     const BatchedMatrix v = key_operand(p_.v, p_.v_dim, memory_.v);
     const BatchedMatrix grad_out = query_operand(p_.grad_out, p_.v_dim, memory_.grad_out);
     scores(q, k);
-    row_delta(p_, m_, stream_);
+    row_delta(p_, m_.delta, stream_);
     outer_product(grad_out, v, p_.v_dim, matrix(m_.gradients, p_.dtype), 1);
     if (fusion_ == Fusion::fused) {
       fused_gradients(p_, m_, stream_);
@@ -177,12 +177,12 @@ class Standard {
   }
 
  private:
-  static Memory make_memory(const core::Problem& p, const registry::Resources& resources, Fusion fusion) {
+  static Memory make_memory(const core::Problem& p, const core::Resources& resources, Fusion fusion) {
     Arena arena(resources.workspace);
     return {arena, p, fusion};
   }
 
-  // ---- operands ----------------------------------------------------------------------------------------------
+  // ---- operands ---------------------------------------------------------------------------------
 
   BatchedMatrix dense(void* data, DType dtype, const TensorShape& s) const {
     const std::int64_t row = padded(s.columns), head = s.length * row;
@@ -199,7 +199,7 @@ class Standard {
              queries ? view.head_stride : 0}};
   }
 
-  // A tensor, or its dense copy where there is to be one.
+  // A tensor, or its dense copy where there is one.
   BatchedMatrix operand(const core::View& view, const TensorShape& s, void* copy) const {
     if (copy == nullptr) return in_tensor(view, s);
     gather(p_, view, s.side, s.columns, copy, stream_);
@@ -230,7 +230,7 @@ class Standard {
     return {data, dtype, m_.row_stride, {p_.q_heads * head, p_.group() * head, head}};
   }
 
-  // ---- products ----------------------------------------------------------------------------------------------
+  // ---- products ---------------------------------------------------------------------------------
 
   // matrix = alpha rows columns^T
   void outer_product(const BatchedMatrix& rows, const BatchedMatrix& columns, std::int64_t depth,
@@ -305,7 +305,7 @@ class Standard {
     repair(p_, m_, product, flags, stream_);
   }
 
-  // ---- passes ------------------------------------------------------------------------------------------------
+  // ---- passes -----------------------------------------------------------------------------------
 
   bool no_elements() const { return p_.batch == 0 || p_.q_length == 0 || p_.k_length == 0; }
 
@@ -337,71 +337,54 @@ class Standard {
 #else
 
 struct Standard {
-  Standard(const core::Problem& /*p*/, const registry::Resources& /*resources*/, Fusion /*fusion*/) {}
+  Standard(const core::Problem& /*p*/, const core::Resources& /*resources*/, Fusion /*fusion*/) {}
   void forward() const { launch(nullptr, "cuda.standard", 1, 1, 0, nullptr, nullptr); }
   void backward() const { forward(); }
 };
 
 #endif
 
-registry::Configuration configuration(const core::Problem& p, Fusion fusion) {
+std::optional<core::Choice> choose(const core::Problem& p, Fusion fusion, core::Reason reason) {
+  if (gpu_limit(p, {.least = 75}, Code::any, reason)) return std::nullopt;
+  const DeviceLimits& device = device_limits(p.device.index, Code::any);
+  if (p.dtype == DType::bf16 && device.capability < 80) {
+    return reason.decline("requires compute capability 8.0 for bf16; cuda:", p.device.index, " has ",
+                          Capability{device.capability});
+  }
+  // The kernels count rows in 32 bits, and have fewer thread blocks than rows; those of the bias'
+  // gradient take 32 columns of a row.
+  const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
+  if (length_limit(p, reason) || row_limit(p, std::max(p.q_length, p.k_length), reason) ||
+      grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) {
+    return std::nullopt;
+  }
+  if (!cublas_missing().empty()) return reason.decline(cublas_missing());
   Arena arena;
   Memory(arena, p, fusion);
-  return {.block_q = p.q_length,
-          .block_k = p.k_length,
-          .shared_memory_bytes = 0,
-          .workspace_bytes = arena.used(),
-          .workers = 1,
-          .fast_memory_bytes = static_cast<double>(device_limits(p.device.index).l2_bytes)};
+  return core::Choice{.block_q = p.q_length,
+                      .block_k = p.k_length,
+                      .workspace_bytes = arena.used(),
+                      .traffic_cache_bytes = static_cast<double>(device.l2_bytes),
+                      .decision = fusion};
 }
 
 }  // namespace
 
-bool standard_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& limits = device_limits(p.device.index, Code::any);
-  if (!limits.failure.empty()) return reason.give(limits.failure);
-  if (p.dtype == DType::bf16 && limits.capability < 80) {
-    return reason.give("bf16 needs compute capability 8.0; this GPU has ", limits.capability / 10, ".",
-                       limits.capability % 10);
-  }
-  const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest >= core::kLongestWalk) return size_limits(p, 1, reason);
-  // Its rows are counted by 32 bits, and its thread blocks are fewer; those of the bias' gradient take 32 columns of a row.
-  const std::int64_t bias_rows = p.has_grad_bias ? product(p.bias_batch, p.bias_heads, p.bias_rows) : 0;
-  if (product(p.batch, p.q_heads, std::max<std::int64_t>(longest, 1)) > kMostBlocks) {
-    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads of ", longest,
-                       " rows are more than 2^31 - 1 rows");
-  }
-  if (grid_limit(product(bias_rows, p.k_length / 32 + 1), reason)) return true;
-  return !cublas_missing().empty() && reason.give(cublas_missing());
+std::optional<core::Choice> choose_separate(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(p, Fusion::separate, reason);
 }
 
-std::string standard_details(const core::Problem&, const registry::Configuration&) {
+std::optional<core::Choice> choose_fused(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(p, Fusion::fused, reason);
+}
+
+std::string details(const core::Problem& /*p*/, const core::Choice& /*choice*/) {
   return core::concat(cublas_description(), " for the products; S in fp32");
 }
 
-registry::Configuration standard_configuration(const core::Problem& p, int) {
-  return configuration(p, Fusion::separate);
-}
-registry::Configuration standard_fused_configuration(const core::Problem& p, int) {
-  return configuration(p, Fusion::fused);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  Standard standard(p, resources, choice.decision.as<Fusion>());
+  p.direction == Direction::forward ? standard.forward() : standard.backward();
 }
 
-void standard_forward(const core::Problem& p, const registry::Configuration&,
-                      const registry::Resources& resources) {
-  Standard(p, resources, Fusion::separate).forward();
-}
-void standard_backward(const core::Problem& p, const registry::Configuration&,
-                       const registry::Resources& resources) {
-  Standard(p, resources, Fusion::separate).backward();
-}
-void standard_fused_forward(const core::Problem& p, const registry::Configuration&,
-                            const registry::Resources& resources) {
-  Standard(p, resources, Fusion::fused).forward();
-}
-void standard_fused_backward(const core::Problem& p, const registry::Configuration&,
-                             const registry::Resources& resources) {
-  Standard(p, resources, Fusion::fused).backward();
-}
-
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::standard

@@ -1,27 +1,18 @@
-// cuda.standard and cuda.standard_fused: the entries for the registry. Only in builds with CUDA.
+// cuda.standard and cuda.standard_fused, both directions, as the registry calls them.
 #pragma once
 
 #include <string>
 
 #include "core/kernel.h"
 #include "core/problem.h"
-#include "cuda/common/host/device.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::standard {
 
-bool standard_limits(const core::Problem& p, core::Reason reason);
-std::string standard_details(const core::Problem& p, const registry::Configuration& configuration);
+// cuda.standard: a pass for every operator. cuda.standard_fused: one kernel between the products.
+std::optional<core::Choice> choose_separate(const core::Problem& p, int workers, core::Reason reason);
+std::optional<core::Choice> choose_fused(const core::Problem& p, int workers, core::Reason reason);
 
-registry::Configuration standard_configuration(const core::Problem& p, int workers);
-void standard_forward(const core::Problem& p, const registry::Configuration& configuration,
-                      const registry::Resources& resources);
-void standard_backward(const core::Problem& p, const registry::Configuration& configuration,
-                       const registry::Resources& resources);
+std::string details(const core::Problem& p, const core::Choice& choice);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
-registry::Configuration standard_fused_configuration(const core::Problem& p, int workers);
-void standard_fused_forward(const core::Problem& p, const registry::Configuration& configuration,
-                            const registry::Resources& resources);
-void standard_fused_backward(const core::Problem& p, const registry::Configuration& configuration,
-                             const registry::Resources& resources);
-
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::standard

@@ -1,12 +1,13 @@
-// cuda.standard's passes over its matrices, element by element: 128 threads, a row or, where rows are short, four.
-#include "cuda/baselines/standard/rows_launch.cuh"
+// The passes of cuda.standard over its matrices, element by element. A thread block of 128 threads
+// takes one row, or four if rows are short.
+#include "cuda/baselines/standard/row.cuh"
 
 namespace tessera::cuda::standard {
 namespace {
 
 constexpr int kThreads = 128;
 
-// Rows are shared by a warp each when they are short.
+// A short row takes one warp.
 int row_threads(const core::Problem& p) { return p.k_length <= 512 ? 32 : kThreads; }
 
 // Calls visit(row, octet) for every octet of this thread.
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
   });
 }
 
-// exp(score - LSE); 0 for what is masked, and everywhere in a row that saw nothing.
+// exp(score - LSE); 0 for masked elements, and everywhere in a row that saw no key.
 __device__ __forceinline__ float probability(float score, float lse) {
   return score == core::kMinusInfinity<float> || lse == core::kMinusInfinity<float>
              ? 0

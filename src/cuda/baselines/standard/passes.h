@@ -1,5 +1,5 @@
-// What cuda.standard does to its N x N matrices between the products: one function per pass, each on the caller's
-// stream. Only in builds with CUDA.
+// The passes of cuda.standard over its N x N matrices between the products: a function each, on the
+// caller's stream. Only in builds with CUDA.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace tessera::cuda::standard {
 
-// The matrices of all heads, row (sequence * q_heads + head) * q_length + i of each at i * row_stride. Rows begin on
-// 16-byte boundaries: for the passes and for cuBLAS.
+// The matrices of all heads: row i of head (sequence * q_heads + head) has index (sequence *
+// q_heads + head) * q_length + i, and begins at index * row_stride. Rows begin on 16-byte
+// boundaries, for the passes and for cuBLAS.
 struct Matrices {
   float* scores = nullptr;        // S
   void* probabilities = nullptr;  // P, in the type of the tensors
@@ -22,49 +23,48 @@ struct Matrices {
 // What happens to a score between Q K^T and the softmax, in this order.
 enum class Step : int { scale, softcap, alibi, bias, mask };
 
-// ---- passes over a matrix, each reading and writing all of it ------------------------------------------------
+// ---- passes over a matrix, each reading and writing all of it ----
 
-// S = step(S). Softcap in backward also writes the derivatives.
+// S = step(S). In backward, softcap also writes the derivatives.
 void edit_scores(const core::Problem& p, const Matrices& m, Step step, void* stream);
 // P = softmax(S), and the LSE.
 void softmax(const core::Problem& p, const Matrices& m, void* stream);
-// matrix *= 0 or 1 / (1 - probability); `matrix` is P or its gradient.
+// matrix *= 0 or 1 / (1 - probability). The matrix is P or its gradient.
 void dropout(const core::Problem& p, const Matrices& m, void* matrix, void* stream);
-// P = exp(S - LSE), by the LSE that the call was given.
+// P = exp(S - LSE), with the LSE of the forward call.
 void probabilities(const core::Problem& p, const Matrices& m, void* stream);
 // dS = P o (dP - delta).
 void score_gradients(const core::Problem& p, const Matrices& m, void* stream);
 // dS = dS o derivatives.
 void multiply_derivatives(const core::Problem& p, const Matrices& m, void* stream);
 
-// ---- the fused passes: as above, but scaled scores come in and everything happens at once ---------------------
+// ---- the fused passes: all of the above at once, on scaled scores ----
 
 void fused_softmax(const core::Problem& p, const Matrices& m, void* stream);
-// S and dP become P and dS. The derivatives are multiplied in, unless there is a matrix for them.
+// S and dP become P and dS. If there is no matrix for the derivatives, they are multiplied in.
 void fused_gradients(const core::Problem& p, const Matrices& m, void* stream);
 
-// ---- rows of the tensors ------------------------------------------------------------------------------------
+// ---- rows of the tensors ----
 
-// delta = <dO, O> - d(LSE)
-void row_delta(const core::Problem& p, const Matrices& m, void* stream);
 // d(bias): every element sums what was broadcast from it, in a fixed order.
 void bias_gradient(const core::Problem& p, const Matrices& m, void* stream);
 
 enum class Side : int { queries, keys };
 
-// Copies the rows of a tensor to a dense (sequences, heads, longest, columns rounded up to 8) array; past the end of a
-// sequence and of a row stand zeros.
+// Copies the rows of a tensor to a dense array (sequences, heads, longest sequence, columns rounded
+// up to 8), with zeros beyond the end of a sequence and of a row.
 void gather(const core::Problem& p, const core::View& from, Side side, std::int64_t columns, void* to,
             void* stream);
-// The way back, from fp32 or the type of the tensors. Null: zeros.
+// Copies back from such an array, in fp32 or in the type of the tensors. Null: writes zeros.
 void scatter(const core::Problem& p, const void* from, DType type, Side side, std::int64_t columns,
              const core::View& to, void* stream);
 
-// ---- operands that are not finite -----------------------------------------------------------------------------
+// ---- non-finite operands ----
 
-// cuBLAS multiplies the zeros of masked elements like all others, and 0 times infinity or NaN is NaN: a row would see
-// keys that are masked. `find_non_finite` flags the heads (sequence * heads + head) of a tensor that have such numbers,
-// `repair` computes one product anew for these heads, leaving out the zeros.
+// cuBLAS multiplies the zeros of masked elements like all others, and 0 times infinity or NaN is
+// NaN: a row would be affected by keys that it does not see. `find_non_finite` flags the heads
+// (sequence * heads + head) of a tensor with such values; `repair` computes a product of these
+// heads again and skips the zeros.
 void find_non_finite(const core::Problem& p, const core::View& tensor, Side side, std::int64_t columns,
                      std::int32_t* flags, void* stream);
 

@@ -1,8 +1,8 @@
-// One row of the N x N matrices as the threads of a pass see it.
+// A row of the N x N matrices as the threads of a pass see it.
 //
-// A thread takes eight columns of a group of 32 at a time: the pairs 8 m + 2 t, m = 0 .. 3, for t = thread % 4. These
-// are the columns that share one call of the dropout's random function (core/philox.h); four neighbouring threads read
-// whole 32-byte sectors of an fp32 matrix.
+// A thread takes eight columns of a group of 32 at a time: the pairs 8 m + 2 t, m = 0 .. 3, for t =
+// thread % 4. These columns share a call of dropout's random function (core/philox.h), and four
+// neighbouring threads read whole 32-byte sectors of an fp32 matrix.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +13,8 @@
 #include "core/online_softmax.h"
 #include "core/problem.h"
 #include "cuda/baselines/standard/passes.h"
-#include "cuda/common/ptx/math.cuh"
+#include "cuda/common/exp.cuh"
+#include "cuda/common/host/device.h"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::standard {
@@ -43,17 +44,12 @@ __device__ __forceinline__ void store_pair(BFloat16* to, float2 x) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __float22bfloat162_rn(x);
 }
 
-// exp(x - reference), by the hardware's 2^x: its error is that of rounding the exponent.
-__device__ __forceinline__ float exp_difference(float x, float reference) {
-  return ptx::exp2((x - reference) * 1.44269504088896340736F);
-}
-
 inline constexpr int kOctet = 8;
 
 // The eight columns of a thread.
 struct Octet {
   int first;
-  int columns;  // of the row; those beyond are not touched
+  int columns;  // of the row; columns beyond are not accessed
 
   __device__ __forceinline__ Octet(int group, int thread, int all)
       : first(group * core::kDropoutGroup + thread % 4 * 2), columns(all) {}
@@ -83,12 +79,12 @@ struct Octet {
   }
 };
 
-// The blocks of a block mask that one row keeps.
+// The blocks of a block mask that a row keeps.
 class KeptBlocks {
  public:
   __device__ KeptBlocks(const core::BlockView& blocks, int head, int i) {
     if (!blocks) return;
-    // No column is beyond: larger blocks are one block.
+    // No sequence is longer: a larger block is one block.
     block_ = static_cast<unsigned>(blocks.block_k < core::kLongestWalk ? blocks.block_k : core::kLongestWalk);
     const std::int64_t row = (blocks.heads == 1 ? 0 : head * blocks.q_blocks) + i / blocks.block_q;
     columns_ = blocks.columns + blocks.row_offsets[row];
@@ -125,7 +121,7 @@ struct Row {
   int index;       // of the row in the matrices
   int head, i;     // query head and local row
   bool exists;     // not past the end of its sequence
-  int begin, end;  // the columns that the band shows
+  int begin, end;  // the columns inside the band
   core::DropoutStream stream;
 
   __device__ Row(const core::Problem& problem, int row)
@@ -183,11 +179,12 @@ struct Row {
     for (int e = 0; e < kOctet; ++e) {
       if (octet.column(e) >= octet.columns) continue;
       const float b = standard::load(bias + octet.column(e));
-      x[e] = b == core::kMinusInfinity<float> ? b : x[e] + b;  // -inf hides the key whatever its score is
+      // -inf hides the key whatever its score is.
+      x[e] = b == core::kMinusInfinity<float> ? b : x[e] + b;
     }
   }
 
-  // -inf where the row sees nothing: whatever stood there, NaN too, is gone.
+  // Scores that the row does not see become -inf, whatever they were, NaN included.
   __device__ __forceinline__ void mask(const Octet& octet, float (&x)[kOctet], KeptBlocks& blocks) const {
     if (blocks.all() && octet.column(0) >= begin && octet.column(kOctet - 1) < end) return;
 #pragma unroll
@@ -197,7 +194,7 @@ struct Row {
     }
   }
 
-  // Scaled scores become what the softmax takes. T: the type of the tensors.
+  // Turns scaled scores into those that the softmax takes. T is the type of the tensors.
   template <typename T>
   __device__ __forceinline__ void finish(const Octet& octet, float (&x)[kOctet], float (&derivative)[kOctet],
                                          KeptBlocks& blocks) const {
@@ -210,7 +207,7 @@ struct Row {
     mask(octet, x, blocks);
   }
 
-  // 0 or 1 / (1 - probability) for each of the eight.
+  // Dropout's factor of each of the eight columns: 0 or 1 / (1 - probability).
   __device__ __forceinline__ void dropout_factors(const Octet& octet, float (&factor)[kOctet]) const {
     const float keep = static_cast<float>(p.keep_scale);
     const std::int64_t row = p.origin.row + i, first = p.origin.column + octet.first;
@@ -240,7 +237,8 @@ struct Row {
   }
 };
 
-// Sums and maxima over the threads of a row, which is a warp or the whole block; every thread gets the result.
+// Combines a number of all threads of a row, which is a warp or the whole block. Every thread gets
+// the result.
 template <int RowThreads, typename Combine>
 __device__ __forceinline__ float reduce(float x, Combine&& combine) {
 #pragma unroll
@@ -248,7 +246,7 @@ __device__ __forceinline__ float reduce(float x, Combine&& combine) {
   if constexpr (RowThreads > 32) {
     constexpr int kWarps = RowThreads / 32;
     __shared__ float parts[kWarps];
-    __syncthreads();  // the parts of the reduction before have been read
+    __syncthreads();  // all threads have read the parts of the reduction before
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
     __syncthreads();
     x = parts[0];
@@ -256,6 +254,30 @@ __device__ __forceinline__ float reduce(float x, Combine&& combine) {
     for (int w = 1; w < kWarps; ++w) x = combine(x, parts[w]);
   }
   return x;
+}
+
+// ---- how the passes are launched ----
+
+struct PassArguments {
+  core::Problem p;
+  Matrices m;
+  int rows;
+  Step step;     // edit_scores
+  void* matrix;  // dropout
+};
+
+inline PassArguments pass_arguments(const core::Problem& p, const Matrices& m) {
+  return {p, m, static_cast<int>(p.batch * p.q_heads * p.q_length), Step::scale, nullptr};
+}
+
+// Calls f.template operator()<T>(), where T is the GPU's type for the tensors.
+template <typename F>
+void with_device_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp16: return f.template operator()<Half>();
+    case DType::bf16: return f.template operator()<BFloat16>();
+    default: return f.template operator()<float>();
+  }
 }
 
 }  // namespace tessera::cuda::standard

@@ -1,6 +1,7 @@
-// cuda.standard's work on the rows of the tensors, all of it O(N d) beside the O(N^2) of the matrices (but for the
-// gradient of a bias): a thread block takes 64 rows of a head, a warp one row at a time.
-#include "cuda/baselines/standard/rows_launch.cuh"
+// The passes of cuda.standard over rows of the tensors. They take O(N d) time beside the O(N^2) of
+// the matrices, except for the gradient of a bias. A thread block takes 64 rows of a head, a warp
+// one row at a time.
+#include "cuda/baselines/standard/row.cuh"
 
 namespace tessera::cuda::standard {
 namespace {
@@ -9,12 +10,13 @@ constexpr int kThreads = 128, kWarp = 32, kWarps = kThreads / kWarp, kRows = 64;
 
 __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-// Query heads per key/value head, divided in 32 bits.
+// Query heads per key/value head, by a division of 32 bits.
 __device__ __forceinline__ int group_of(const core::Problem& p) {
   return static_cast<int>(static_cast<unsigned>(p.q_heads) / static_cast<unsigned>(p.kv_heads));
 }
 
-// The rows of this thread block: of head `head` (over all sequences), every head having `length` rows.
+// The rows of this thread block: of head `head`, counted over all sequences, where every head has
+// `length` rows.
 struct RowBlock {
   int head, begin, end;
 
@@ -25,7 +27,7 @@ struct RowBlock {
     end = min(begin + kRows, static_cast<int>(length));
   }
 
-  // visit(i) for the rows of this warp.
+  // Calls visit(i) for the rows of this warp.
   template <typename Visit>
   __device__ __forceinline__ void for_each(Visit&& visit) const {
     for (int i = begin + static_cast<int>(threadIdx.x) / kWarp; i < end; i += kWarps) visit(i);
@@ -36,34 +38,10 @@ std::int64_t blocks_for(std::int64_t heads, std::int64_t length) {
   return heads * ((length + kRows - 1) / kRows);
 }
 
-__device__ __forceinline__ float sum_of_warp(float x) {
-  return reduce<kWarp>(x, [](float a, float b) { return a + b; });
-}
+// ---- the gradient of the bias ----
 
-// ---- delta ----------------------------------------------------------------------------------------------------
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) delta_kernel(const __grid_constant__ PassArguments a) {
-  const core::Problem& p = a.p;
-  const RowBlock block(p.q_length);
-  const int head = block.head % static_cast<int>(p.q_heads);
-  const core::Sequence s = core::sequence(p, block.head / static_cast<int>(p.q_heads));
-  block.for_each([&](int i) {
-    float sum = 0;
-    if (i < s.q_length) {
-      const T* out = p.out.row<const T>(s.tensor_batch, head, s.q_begin + i);
-      const T* grad_out = p.grad_out.row<const T>(s.tensor_batch, head, s.q_begin + i);
-      for (int c = lane(); c < p.v_dim; c += kWarp) sum += load(out + c) * load(grad_out + c);
-      sum = sum_of_warp(sum);
-      if (p.has_grad_lse) sum -= *p.grad_lse.row<const float>(s.tensor_batch, head, s.q_begin + i);
-    }
-    if (lane() == 0) a.m.delta[block.head * p.q_length + i] = sum;
-  });
-}
-
-// ---- the gradient of the bias -----------------------------------------------------------------------------------
-
-// A block owns 32 columns of one row of the bias; its warps share the rows of dS that this row was added to.
+// A thread block owns 32 columns of one row of the bias. Its warps divide the rows of dS to which
+// this row was added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) bias_gradient_kernel(const __grid_constant__ PassArguments a) {
   const core::Problem& p = a.p;
@@ -97,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) bias_gradient_kernel(const __grid_co
   else store(p.grad_bias.row<T>(bias_batch, bias_head, bias_row) + j, sum);
 }
 
-// ---- rows in other places ---------------------------------------------------------------------------------------
+// ---- dense copies of rows ----
 
 struct RowsArguments {
   core::Problem p;
@@ -108,7 +86,7 @@ struct RowsArguments {
   void* dense;
   std::int32_t* flags;
 
-  // visit(row, i) for row i of a sequence, null past its end.
+  // Calls visit(row, i) for row i of a sequence; `row` is null beyond its end.
   template <typename T, typename Visit>
   __device__ __forceinline__ void for_each_row(const RowBlock& block, Visit&& visit) const {
     const core::Sequence s = core::sequence(p, block.head / heads);
@@ -166,10 +144,10 @@ __global__ void __launch_bounds__(kThreads) non_finite_kernel(const __grid_const
     if (row == nullptr) return;
     for (int c = lane(); c < a.columns; c += kWarp) finite = finite && isfinite(load(row + c));
   });
-  if (!finite) a.flags[block.head] = 1;  // all that write, write the same
+  if (!finite) a.flags[block.head] = 1;  // all writers write the same
 }
 
-// ---- products without the zeros -----------------------------------------------------------------------------------
+// ---- products without the zeros ----
 
 struct RepairArguments {
   core::Problem p;
@@ -178,7 +156,8 @@ struct RepairArguments {
   const std::int32_t* flags;
 };
 
-// One row of a product: `target` = alpha * sum over k of factor[k * step] * rows of `operand`, where the factor is not 0.
+// One row of a product: `target` = alpha * sum over k of factor[k * step] * row k of `operand`.
+// Terms with a factor of 0 are skipped.
 template <typename T>
 struct SkippingSum {
   static constexpr int kMostColumns = 256 / kWarp;
@@ -260,14 +239,6 @@ __global__ void __launch_bounds__(kThreads) repair_key_rows(const __grid_constan
 }
 
 }  // namespace
-
-void row_delta(const core::Problem& p, const Matrices& m, void* stream) {
-  const PassArguments a = pass_arguments(p, m);
-  with_device_type(p.dtype, [&]<typename T>() {
-    launch(delta_kernel<T>, "cuda.standard: delta", blocks_for(p.batch * p.q_heads, p.q_length), kThreads, 0,
-           stream, a);
-  });
-}
 
 void bias_gradient(const core::Problem& p, const Matrices& m, void* stream) {
   const std::int64_t blocks = (p.k_length + kWarp - 1) / kWarp * p.bias_batch * p.bias_heads * p.bias_rows;

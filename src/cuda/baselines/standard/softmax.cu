@@ -1,10 +1,12 @@
-// cuda.standard's softmax: a row is read once from memory, as long as it fits the registers of its threads, and written
-// once, in the type of the tensors. Fused, it takes the scores as Q K^T left them and drops out what it writes.
-#include "cuda/baselines/standard/rows_launch.cuh"
+// The softmax of cuda.standard. A row is read once, as long as it fits the registers of its
+// threads, and written once, in the type of the tensors. The fused one takes the scores as Q K^T
+// left them and applies dropout to what it writes.
+#include "cuda/baselines/standard/row.cuh"
 
 namespace tessera::cuda::standard {
 
-// How many threads share a row and how many octets each keeps in registers; 0: the row is longer and is read twice.
+// The threads that share a row, and the octets that each keeps in registers. 0 octets: the row is
+// longer and is read twice.
 template <int Threads, int Octets>
 struct RowShape {
   static constexpr int threads = Threads, octets = Octets, columns = Threads * Octets * kOctet;
@@ -39,13 +41,13 @@ struct SoftmaxRow {
     if constexpr (Fused) row.finish<T>(octet, x, unused, blocks);
   }
 
-  // `x`: the exponentials.
+  // `x` holds the exponentials.
   __device__ __forceinline__ void store(const Octet& octet, float (&x)[kOctet], float normaliser) const {
     float factor[kOctet];
     if (Fused && a.p.dropout) row.dropout_factors(octet, factor);
 #pragma unroll
     for (int e = 0; e < kOctet; ++e) {
-      // What is masked stays 0, also beside a NaN.
+      // A masked element stays 0, also beside a NaN.
       x[e] = x[e] == 0 ? 0 : x[e] * normaliser;
       if (Fused && a.p.dropout) x[e] = factor[e] == 0 ? 0 : x[e] * factor[e];
     }
@@ -54,12 +56,13 @@ struct SoftmaxRow {
 };
 
 __device__ __forceinline__ float largest(const float (&x)[kOctet], float maximum) {
+  // fmaxf ignores NaN, which reaches the sum.
 #pragma unroll
-  for (const float score : x) maximum = fmaxf(maximum, score);  // a NaN will show in the sum
+  for (const float score : x) maximum = fmaxf(maximum, score);
   return maximum;
 }
 
-// Scores become exponentials.
+// Turns scores into exponentials and adds them to `sum`.
 __device__ __forceinline__ float exponentiate(float (&x)[kOctet], float reference, float sum) {
 #pragma unroll
   for (float& score : x) {
@@ -69,15 +72,16 @@ __device__ __forceinline__ float exponentiate(float (&x)[kOctet], float referenc
   return sum;
 }
 
-// exp(-inf - -inf) is NaN: a row that sees nothing is taken against 0.
+// A row that sees no key takes 0: exp(-inf - -inf) is NaN.
 __device__ __forceinline__ float finite_reference(float maximum) {
   return maximum == core::kMinusInfinity<float> ? 0 : maximum;
 }
 
-// The 1 lets the assembler take what it needs: by its own choice it spilled for sm_90.
+// With one block per multiprocessor as its bound the assembler takes as many registers as it needs;
+// without, it spilled for sm_90.
 template <typename T, typename Shape, bool Fused>
 __global__ void __launch_bounds__(Shape::block, 1) softmax_kernel(const __grid_constant__ PassArguments a) {
-  constexpr int kGroups = Shape::threads / 4;  // of 32 columns that the threads of a row take at a time
+  constexpr int kGroups = Shape::threads / 4;  // of 32 columns, taken by a row's threads at a time
   const int index =
       static_cast<int>(blockIdx.x * (Shape::block / Shape::threads) + threadIdx.x / Shape::threads);
   if (index >= a.rows) return;

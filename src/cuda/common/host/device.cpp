@@ -14,9 +14,8 @@
 #include "core/base/immortal.h"
 #include "core/base/refuse.h"
 #include "core/base/text.h"
-#include "core/visibility.h"
 #include "cuda/common/host/gpus.h"
-#include "cuda/common/step_cursor.h"
+#include "cuda/common/host/limits.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -163,28 +162,6 @@ const DeviceLimits& device_limits(int device, Code code) {
   return limits_of(device)[1 + static_cast<std::size_t>(code)];
 }
 
-bool grid_limit(std::int64_t blocks, core::Reason reason) {
-  return blocks > kMostBlocks && reason.give(blocks, " thread blocks are more than a grid holds, 2^31 - 1");
-}
-
-bool size_limits(const core::Problem& p, std::int64_t tile_rows, core::Reason reason) {
-  const std::int64_t longest = std::max(p.q_length, p.k_length);
-  if (longest >= core::kLongestWalk) {
-    return reason.give("a sequence of ", longest, " is longer than GPUs serve, 2^29 - 1");
-  }
-  // Tiles do not cross the blocks of a mask.
-  auto tiles = [&](std::int64_t length, std::int64_t block) {
-    return core::Tiling{length, tile_rows, block}.count();
-  };
-  const std::int64_t most = std::max(tiles(p.q_length, p.blocks ? p.blocks.block_q : 0),
-                                     tiles(p.k_length, p.blocks ? p.blocks.block_k : 0));
-  if (product(p.batch, p.q_heads, most) > kMostBlocks) {
-    return reason.give("batch ", p.batch, " x ", p.q_heads, " heads x ", most,
-                       " tiles are more than 2^31 - 1 thread blocks");
-  }
-  return false;
-}
-
 #if TESSERA_HAVE_CUDA
 
 void forget(cudaError_t status) {
@@ -200,7 +177,8 @@ void check(cudaError_t status, const char* what) {
 
 namespace {
 
-// The functions of the driver that know contexts. Through the runtime, so that nothing has to be linked with the driver.
+// The functions of the driver that know contexts. Through the runtime, so that nothing has to be
+// linked with the driver.
 struct Contexts {
   decltype(&cuCtxGetCurrent) current = nullptr;
   decltype(&cuCtxGetDevice) device_of_current = nullptr;
@@ -276,8 +254,8 @@ DeviceScope::~DeviceScope() {
 
 namespace {
 
-// The limit belongs to the kernel, not to a call: it is only ever raised, or a thread that needs less (a call without a bias,
-// say) would take it away from another one that is about to launch.
+// The limit belongs to the kernel, not to a call: it is only ever raised, or a thread that needs
+// less (a call without a bias, say) would take it away from another one that is about to launch.
 void allow_shared_memory(const void* kernel, const char* name, std::size_t bytes) {
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);

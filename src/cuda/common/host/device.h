@@ -1,5 +1,5 @@
-// One GPU as the kernels' launchers see it. What needs CUDA's headers is only there in builds with CUDA; in others kernels can be
-// chosen for an AssumedGpu, and `launch` throws.
+// One GPU as the kernels' launchers see it. What needs CUDA's headers is only there in builds with
+// CUDA; in others kernels can be chosen for an AssumedGpu, and `launch` throws.
 #pragma once
 
 #if TESSERA_HAVE_CUDA
@@ -9,9 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
-#include "core/base/reason.h"
-#include "core/problem.h"
 #include "cuda/common/host/images.h"
 
 namespace tessera::cuda {
@@ -30,35 +29,18 @@ struct DeviceLimits {
 // The limits of a GPU, asked for once. Never throws CUDA's errors: `failure` says what is wrong.
 const DeviceLimits& device_limits(int device);
 
-// The same for kernels of one folder. `failure` also says when this build has no code for the GPU; of shared memory there is
-// no more than the code that the GPU runs may take (kSharedMemoryBefore90).
+// The same for kernels of one folder. `failure` also says when this build has no code for the GPU;
+// of shared memory there is no more than the code that the GPU runs may take
+// (kSharedMemoryBefore90).
 const DeviceLimits& device_limits(int device, Code code);
 
 // What device_limits makes of the GPU's own limits, for a list of architectures.
 DeviceLimits limits_with_code(DeviceLimits limits, int device, std::string_view architectures);
 
-inline constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;  // of a grid
-
-// Whether, and why, a problem is too large for kernels whose thread blocks take `tile_rows` queries or keys of one head each.
-// A sequence is shorter than core::kLongestWalk, and a grid has less than 2^31 thread blocks.
-bool size_limits(const core::Problem& problem, std::int64_t tile_rows, core::Reason reason);
-
-// Whether, and why, a grid of so many thread blocks, counted without overflow, cannot be launched.
-bool grid_limit(std::int64_t blocks, core::Reason reason);
-
-// The product of sizes that are not negative; the largest number when there is no room for it.
-template <typename... Sizes>
-constexpr std::int64_t product(Sizes... sizes) {
-  std::int64_t result = 1;
-  bool overflows = false;
-  ((overflows = __builtin_mul_overflow(result, static_cast<std::int64_t>(sizes), &result) || overflows), ...);
-  const bool empty = ((sizes == 0) || ...);
-  return empty ? 0 : overflows ? INT64_MAX : result;
-}
-
-// A context of the device is current in this scope: the caller's own when it is one of this device, whatever made it, else the
-// primary context, which the runtime uses. Afterwards the caller's is current again, or none when there was none. Touches no
-// other device and not the thread's choice of one (cudaSetDevice).
+// A context of the device is current in this scope: the caller's own when it is one of this device,
+// whatever made it, else the primary context, which the runtime uses. Afterwards the caller's is
+// current again, or none when there was none. Touches no other device and not the thread's choice
+// of one (cudaSetDevice).
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
@@ -70,12 +52,14 @@ class DeviceScope {
   [[maybe_unused]] bool pushed_ = false;
 };
 
-// When a kernel may begin: when its predecessors in the stream have ended, or (capability 9.0 on) as soon as they let go of their
-// multiprocessors. Then it has to wait by itself, before it touches memory: ptx::await_predecessors.
+// When a kernel may begin: when its predecessors in the stream have ended, or (capability 9.0 on)
+// as soon as they let go of their multiprocessors. Then it has to wait by itself, before it touches
+// memory: ptx::await_predecessors.
 enum class Begin { after_predecessors, beside_predecessors };
 
-// Launches a kernel that takes one argument structure. Throws Error (device_failure) when the launch is refused, also for more
-// than kMostBlocks thread blocks: the limits of a kernel should have refused the problem. Unsupported in builds without CUDA.
+// Launches a kernel that takes one argument structure. Throws Error (device_failure) when the
+// launch is refused, also for more than kMostBlocks (limits.h) thread blocks: the kernel should
+// have declined the problem. Unsupported in builds without CUDA.
 void launch(const void* kernel, const char* name, std::int64_t grid, int threads, std::size_t shared_memory,
             void* stream, void* arguments, Begin begin = Begin::after_predecessors);
 
@@ -90,16 +74,17 @@ void launch(void (*kernel)(Arguments), const char* name, std::int64_t grid, int 
 
 #if TESSERA_HAVE_CUDA
 
-// Throws Error (device_failure) with CUDA's own words unless `status` is success. CUDA's record of the error is cleared
-// (forget), so that the caller's next look at it does not find what it has been told.
+// Throws Error (device_failure) with CUDA's own words unless `status` is success. CUDA's record of
+// the error is cleared (forget), so that the caller's next look at it does not find what it has
+// been told.
 void check(cudaError_t status, const char* what);
 
-// Clears CUDA's record of an error that a call of ours has returned. An error that the caller has not looked at yet stays,
-// unless ours has taken its place.
+// Clears CUDA's record of an error that a call of ours has returned. An error that the caller has
+// not looked at yet stays, unless ours has taken its place.
 void forget(cudaError_t status);
 
-// While a thread captures a graph, CUDA refuses calls that might disturb it; those on memory and streams of our own
-// cannot, and this says so for a scope.
+// While a thread captures a graph, CUDA refuses calls that might disturb it; those on memory and
+// streams of our own cannot, and this says so for a scope.
 class OutsideCapture {
  public:
   OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,5 +1,6 @@
-// What asynchronous kernels synchronise by: mbarriers, the copy engine for tensors (TMA), named barriers, registers that
-// warp groups hand each other. sm_90a. cuda::ptx has most of the instructions; the rest is here.
+// How the parts of an asynchronous kernel work together: mbarriers, the copy engine for tensors
+// (TMA), named barriers, and registers that warp groups pass to each other. sm_90a. The namespace
+// cuda::ptx of the toolkit has most of these instructions.
 #pragma once
 
 #include <cuda.h>
@@ -13,23 +14,13 @@ namespace tessera::cuda::ptx {
 
 namespace cuda_ptx = ::cuda::ptx;
 
-// Where a thread waits, for the message of a wait that is not fulfilled.
-enum class WaitFor : std::uint32_t {
-  tile,
-  q_full,
-  q_empty,
-  k_full,
-  k_empty,
-  v_full,
-  v_empty,
-  launch,
-  scores
-};
-
-// Waits longer than this many polls are a mistake; each lasts tens of nanoseconds to a few microseconds.
+// A bounded wait gives up after this many polls. A poll lasts from tens of nanoseconds to a few
+// microseconds, so a wait that reaches the bound is a mistake in the kernel.
 inline constexpr std::uint32_t kMostPolls = 1U << 18;
 
-// Leaves {1, what, block, thread} where the host can read it after the trap, which ends the whole grid.
+// Writes {1, what, block, thread} where the host can read it, and traps, which ends the whole grid.
+// `what` says what the thread waited for: every kernel has an enumeration WaitFor of its own.
+template <typename WaitFor>
 __device__ __forceinline__ void give_up(std::uint32_t* report, WaitFor what) {
   asm volatile(
       "{.reg .b32 block, thread;\n"
@@ -40,10 +31,11 @@ __device__ __forceinline__ void give_up(std::uint32_t* report, WaitFor what) {
       : "memory");
 }
 
-// Waits until the phase of an mbarrier with this parity is complete. Bounded: gives up after kMostPolls. The loop is written in
-// PTX: the assembler then knows that a warp leaves it together, and keeps what follows in uniform registers (with a loop in C++
-// it does not). PTX ISA: mbarrier.try_wait.
-template <bool Bounded>
+// Waits until the phase of an mbarrier with this parity is complete. Bounded: gives up after
+// kMostPolls. The loop is written in PTX, because the assembler then knows that a warp leaves it
+// together and keeps what follows in uniform registers. With a loop in C++ it does not. PTX ISA:
+// mbarrier.try_wait.
+template <bool Bounded, typename WaitFor>
 __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t* report,
                                      WaitFor what) {
   if constexpr (Bounded) {
@@ -77,7 +69,7 @@ __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// The same by some lanes of a warp, without a branch.
+// Arrives if the condition holds, without a branch.
 __device__ __forceinline__ void arrive_if(bool condition, std::uint64_t* barrier) {
   asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p mbarrier.arrive.shared::cta.b64 _, [%1];}" ::"r"(
                    static_cast<int>(condition)),
@@ -85,22 +77,23 @@ __device__ __forceinline__ void arrive_if(bool condition, std::uint64_t* barrier
                : "memory");
 }
 
-// Arrives, and expects so many bytes to arrive in this phase. PTX ISA: mbarrier.arrive.expect_tx.
+// Arrives, and makes the phase wait for so many bytes as well. PTX ISA: mbarrier.arrive.expect_tx.
 __device__ __forceinline__ void arrive_and_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
 
-// A box of a tensor of four dimensions to shared memory; its bytes arrive at the mbarrier. What lies outside the tensor
-// arrives as zero. PTX ISA: cp.async.bulk.tensor.
+// A box of a tensor of four dimensions to shared memory; its bytes arrive at the mbarrier. What
+// lies outside the tensor arrives as zero. PTX ISA: cp.async.bulk.tensor.
 __device__ __forceinline__ void load_box(void* to, const CUtensorMap& map, std::uint64_t* barrier, int column,
                                          int row, int head, int batch) {
   const std::int32_t at[4] = {column, row, head, batch};
   cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_cluster, cuda_ptx::space_global, to, &map, at, barrier);
 }
 
-// Neighbouring bytes to shared memory, 16 at a time; they arrive at the mbarrier. PTX ISA: cp.async.bulk.
+// Neighbouring bytes to shared memory, 16 at a time; they arrive at the mbarrier. PTX ISA:
+// cp.async.bulk.
 __device__ __forceinline__ void load_bytes(void* to, const void* from, std::uint32_t bytes,
                                            std::uint64_t* barrier) {
   cuda_ptx::cp_async_bulk(cuda_ptx::space_cluster, cuda_ptx::space_global, to, from, bytes, barrier);
@@ -113,14 +106,16 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* fr
   cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_global, cuda_ptx::space_shared, &map, at, from);
 }
 
-// Of the copies that this thread issued and committed: until their source has been read, until they are done.
+// Of the copies that this thread issued and committed: until their source has been read, until they
+// are done.
 __device__ __forceinline__ void wait_stores_read() {
   cuda_ptx::cp_async_bulk_wait_group_read(cuda_ptx::n32_t<0>{});
 }
 __device__ __forceinline__ void wait_stores() { cuda_ptx::cp_async_bulk_wait_group(cuda_ptx::n32_t<0>{}); }
 
-// Programmatic dependent launch. Until the kernels before this one in the stream have ended and what they wrote is visible; and
-// that the next one may take multiprocessors as thread blocks leave them. PTX ISA: griddepcontrol.
+// Programmatic dependent launch. Until the kernels before this one in the stream have ended and
+// what they wrote is visible; and that the next one may take multiprocessors as thread blocks leave
+// them. PTX ISA: griddepcontrol.
 __device__ __forceinline__ void await_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void admit_successor() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -161,7 +156,8 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
-// Stores four 8x8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8. PTX ISA: stmatrix.
+// Stores four 8x8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8. PTX ISA:
+// stmatrix.
 __device__ __forceinline__ void store_matrix(std::uint32_t to, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])
@@ -176,12 +172,16 @@ __device__ __forceinline__ void store_matrix_transposed(std::uint32_t to, std::u
                : "memory");
 }
 
-// A store without a branch: behind one in C++ the assembler no longer keeps what is the same for all lanes in uniform registers.
+// A store without a branch: behind one in C++ the assembler no longer keeps what is the same for
+// all lanes in uniform registers.
 __device__ __forceinline__ void store_shared_if(bool condition, std::uint32_t to, std::uint32_t value) {
   asm volatile(
       "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.shared.b32 [%1], %2;}" ::"r"(static_cast<int>(condition)),
       "r"(to), "r"(value)
       : "memory");
 }
+
+// Ends the whole grid with an error. PTX ISA: trap.
+__device__ __forceinline__ void trap() { asm volatile("trap;"); }
 
 }  // namespace tessera::cuda::ptx

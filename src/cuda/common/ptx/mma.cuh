@@ -1,9 +1,11 @@
 // Matrix products of a warp and the loads that feed them.
 //
-// All of them speak the same layout. An m16n8 accumulator: lane l holds d[0], d[1] at row l / 4, columns
-// 2 (l % 4) + {0, 1}, and d[2], d[3] eight rows below. An m16k16 A operand: four registers of two 16-bit numbers,
-// a[0] at row l / 4, columns 2 (l % 4) + {0, 1}; a[1] eight rows below; a[2], a[3] the same, eight columns to the right:
-// two accumulators side by side, packed. A k16n8 B operand: b0 at rows 2 (l % 4) + {0, 1}, column l / 4; b1 eight rows below.
+// All of them share one layout. Of an m16n8 accumulator, lane l holds d[0], d[1] at row l / 4,
+// columns 2 (l % 4) + {0, 1}, and d[2], d[3] eight rows below. An m16k16 A operand is four
+// registers of two 16-bit numbers: a[0] at row l / 4, columns 2 (l % 4) + {0, 1}; a[1] eight rows
+// below; a[2], a[3] the same, eight columns to the right. So it is two accumulators side by side,
+// packed. Of a k16n8 B operand lane l holds b0 at rows 2 (l % 4) + {0, 1}, column l / 4, and b1
+// eight rows below.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,8 @@
 
 namespace tessera::cuda::ptx {
 
-// Loads four 8x8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8. PTX ISA: ldmatrix.
+// Loads four 8x8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8. PTX ISA:
+// ldmatrix.
 __device__ __forceinline__ void load_matrix(std::uint32_t (&r)[4], std::uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

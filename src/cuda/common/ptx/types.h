@@ -1,12 +1,26 @@
 // Names of what the instructions distinguish, for host and device.
 #pragma once
 
+#include <cstdint>
+
 namespace tessera::cuda::ptx {
 
-// 16-bit element types in the tensor cores.
+// 16-bit element types of the tensor cores.
 enum class Half16 : int { fp16, bf16 };
+
+// How an element is stored, and how many bytes it takes.
+using HalfBits = std::uint16_t;
+constexpr int element_bytes(Half16 /*type*/) { return sizeof(HalfBits); }
 
 // How a 16-wide contraction is done. Turing's m16n8k8 takes two steps and knows fp16 only.
 enum class Mma : int { k8, k16 };
+
+// Whether this code is being compiled for a GPU before compute capability 9.0. Such GPUs have at
+// most 163 KB of shared memory for a thread block and no reductions of four numbers at once.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kBefore90 = true;
+#else
+inline constexpr bool kBefore90 = false;
+#endif
 
 }  // namespace tessera::cuda::ptx

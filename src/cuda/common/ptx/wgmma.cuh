@@ -1,13 +1,14 @@
-// wgmma: matrix products of a warp group (four warps, 64 rows) that run on their own, and the descriptors of their operands
-// in shared memory. sm_90a.
+// wgmma: matrix products of a warp group (four warps, 64 rows) that run asynchronously, and the
+// descriptors of their operands in shared memory. sm_90a.
 //
-// Accumulators: 16 rows per warp; in each, lane l holds d[4j], d[4j + 1] at row l / 4, columns 8j + 2 (l % 4) + {0, 1}, and
-// d[4j + 2], d[4j + 3] eight rows below: the layout of mma.cuh, so that packed pairs d[8k] ... d[8k + 7] are the A operand of
-// the k-th sixteen columns.
+// Accumulators: 16 rows per warp; in each, lane l holds d[4j], d[4j + 1] at row l / 4, columns 8j +
+// 2 (l % 4) + {0, 1}, and d[4j + 2], d[4j + 3] eight rows below: the layout of mma.cuh, so that
+// packed pairs d[8k] ... d[8k + 7] are the A operand of the k-th sixteen columns.
 //
-// Rules (PTX ISA: wgmma): wgmma_fence before the first product and after any ordinary write to its registers; then products,
-// wgmma_commit, wgmma_wait, and in between nothing may touch what is in flight. `pin` after a wait keeps the compiler from
-// moving uses of the registers above it.
+// Rules (PTX ISA: wgmma). Call wgmma_fence before the first product and after any ordinary write to
+// its registers; then the products, wgmma_commit and wgmma_wait. In between nothing may touch the
+// registers and tiles in flight. `pin` after a wait keeps the compiler from moving uses of the
+// registers above it.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
+// Keeps uses of these registers below this point.
 template <int Count>
 __device__ __forceinline__ void pin(float (&registers)[Count]) {
 #pragma unroll
@@ -42,12 +44,13 @@ __device__ __forceinline__ void pin(std::uint32_t (&registers)[Count]) {
   for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// A descriptor further on in shared memory; only its lower half knows the address.
+// The descriptor of an operand `bytes` further on in shared memory. Only its lower half holds the
+// address.
 __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
   return (descriptor & 0xFFFFFFFF00000000ULL) | (static_cast<std::uint32_t>(descriptor) + (bytes >> 4));
 }
 
-// d (64 x Columns, fp32) from A (64 x 16) and B (16 x Columns) in 16 bits.
+// Products of A (64 x 16) and B (16 x Columns) of 16-bit numbers into d (64 x Columns, fp32).
 template <int Columns, Half16 Type>
 struct Wgmma;
 
@@ -73,8 +76,9 @@ struct Wgmma;
 #define TESSERA_BIND_64(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48)
 #define TESSERA_BIND_128(k) TESSERA_BIND_16(k, 0), TESSERA_BIND_16(k, 16), TESSERA_BIND_16(k, 32), TESSERA_BIND_16(k, 48), TESSERA_BIND_16(k, 64), TESSERA_BIND_16(k, 80), TESSERA_BIND_16(k, 96), TESSERA_BIND_16(k, 112)
 
-// A and B in shared memory; d = A B (shared_first) or d += A B (shared). A has the contraction contiguous, B too or (ByRows) its
-// columns. A in registers, B in shared memory with its columns contiguous: registers_first and registers, likewise.
+// shared_first: d = A B, shared: d += A B, both operands in shared memory. A is contiguous along
+// the contraction; B too or, ByRows, along its columns. registers_first and registers: the same
+// with A in registers, and B contiguous along its columns.
 #define TESSERA_WGMMA(COLUMNS, TYPE, NAME, REGISTERS, R0, R1, R2, R3, R4)                                             \
   template <>                                                                                                         \
   struct Wgmma<COLUMNS, Half16::TYPE> {                                                                               \

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/copy.cuh"
-#include "cuda/common/tile/fragment.h"
-#include "cuda/common/tile/swizzle.h"
+#include "cuda/common/ptx/types.h"
+#include "cuda/common/tile/layout.h"
 
 namespace tessera::cuda {
 
@@ -13,35 +13,40 @@ template <int Columns>
 struct SharedTile {
   static_assert(Columns % 64 == 0 || Columns == 32 || Columns == 16,
                 "a row is whole groups of eight chunks, or a part of one");
-  static constexpr int kRowBytes = Columns * 2;
-  static constexpr int kChunks = Columns / 8;  // of 16 bytes
+  using Element = ptx::HalfBits;
+  static constexpr int kElementBytes = sizeof(Element);
+  static constexpr int kRowBytes = Columns * kElementBytes;
+  static constexpr int kChunks = kRowBytes / kChunkBytes;
 
   std::uint32_t base;  // shared address
 
   // Where chunk `chunk` of row `row` stands.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
-    return swizzled_offset(Columns, row, chunk);
+    return swizzled_offset(kRowBytes, row, chunk);
   }
 
-  // The address for ldmatrix at chunk `2 * step` and `row` (a multiple of 8), from the lane's own part
-  // offset(address.row, address.chunk): two chunks further is the exclusive-or of a constant.
+  // The address for ldmatrix at chunk `2 * step` and `row` (a multiple of 8). `lane_base` is the
+  // lane's own part, base + offset(address.row, address.chunk). Two chunks further is the
+  // exclusive-or of a constant.
   static __device__ __forceinline__ std::uint32_t at(std::uint32_t lane_base, int row, int step) {
     return (lane_base ^ static_cast<std::uint32_t>((step & 3) << 5)) + (step >> 2) * 128 + row * kRowBytes;
   }
 };
 
-// How a source of rows is read: whole chunks when rows begin on 16-byte boundaries, else number by number.
+// Rows in global memory. They are read by whole chunks when they begin on 16-byte boundaries, else
+// number by number.
 struct RowSource {
-  const std::uint16_t* data;  // row 0
+  const ptx::HalfBits* data;  // row 0
   std::int64_t stride;        // elements
-  int columns;                // numbers per row; what is missing to the tile's width arrives as zero
+  int columns;                // numbers per row; columns from here to the tile's width arrive as zero
   bool aligned;               // data, stride and columns are multiples of 16 bytes
 };
 
-// Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads; rows from `limit` on and missing columns
-// arrive as zero. Async: by cp.async, to be committed and waited for by the caller; else when it returns, this
-// thread's part is stored. Unaligned: the source may be unaligned; costs a branch. Early: `row` may be below 0, and what is
-// there arrives as zero.
+// Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads. Rows from `limit`
+// on and missing columns arrive as zero. Async: by cp.async, and the caller commits and waits;
+// otherwise this thread's part is stored when the function returns. Unaligned: the source may be
+// unaligned, which costs a branch. Early: `row` may be below 0; rows before the first arrive as
+// zero.
 template <int Columns, int Rows, int Threads, bool Async, bool Unaligned, bool Early = false>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSource& from, int row, int limit) {
   using Tile = SharedTile<Columns>;
@@ -49,7 +54,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSourc
   static_assert(Threads % Tile::kChunks == 0 && Rows % kPerPass == 0);
   const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % Tile::kChunks;
-  const std::uint16_t* source = from.data + (row + own_row) * from.stride + chunk * 8;
+  const ptx::HalfBits* source = from.data + (row + own_row) * from.stride + chunk * 8;
   const int left = limit - row - own_row;
   if (!Unaligned || from.aligned) {
     const bool inside = chunk * 8 < from.columns;
@@ -82,21 +87,24 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> to, const RowSourc
   }
 }
 
-// Which columns a thread copies when all copy whole tiles of rows, and where they are in the first of its rows.
+// The first column that a thread copies when all threads copy whole tiles of rows.
 template <int Columns>
 __device__ __forceinline__ int own_column() {
   return static_cast<int>(threadIdx.x) % SharedTile<Columns>::kChunks * 8;
 }
 
-// In bytes from the first row; rows are less than 2^27 bytes apart.
+// Where the thread's first chunk is, in bytes from the tile's first row. Rows are less than 2^27
+// bytes apart.
 template <int Columns>
 __device__ __forceinline__ int own_offset(int row_bytes) {
-  return static_cast<int>(threadIdx.x) / SharedTile<Columns>::kChunks * row_bytes + own_column<Columns>() * 2;
+  return static_cast<int>(threadIdx.x) / SharedTile<Columns>::kChunks * row_bytes +
+         own_column<Columns>() * SharedTile<Columns>::kElementBytes;
 }
 
-// Copies rows [row, row + Rows), all of which exist, by cp.async; `own` is own_offset. Zeros when not valid.
+// Copies rows [row, row + Rows), all of which exist, by cp.async; writes zeros when not `valid`.
+// `own` is own_offset.
 template <int Columns, int Rows, int Threads>
-__device__ __forceinline__ void copy_rows(SharedTile<Columns> to, const std::uint16_t* rows, int own,
+__device__ __forceinline__ void copy_rows(SharedTile<Columns> to, const ptx::HalfBits* rows, int own,
                                           int row_bytes, int row, bool valid) {
   using Tile = SharedTile<Columns>;
   constexpr int kPerPass = Threads / Tile::kChunks;
@@ -111,7 +119,8 @@ __device__ __forceinline__ void copy_rows(SharedTile<Columns> to, const std::uin
   }
 }
 
-// A thread's part of rows on their way through registers, where there is no cp.async: fetched early, put late.
+// A thread's part of rows on their way through registers, where there is no cp.async. fetch() reads
+// them early; put() stores them when their place is free.
 template <int Columns, int Rows, int Threads>
 struct HeldRows {
   using Tile = SharedTile<Columns>;
@@ -122,7 +131,7 @@ struct HeldRows {
   __device__ __forceinline__ void fetch(const RowSource& from, int row, int limit) {
     if (Unaligned && !from.aligned) return;
     const int own_row = static_cast<int>(threadIdx.x) / Tile::kChunks, column = own_column<Columns>();
-    const std::uint16_t* source = from.data + (row + own_row) * from.stride + column;
+    const ptx::HalfBits* source = from.data + (row + own_row) * from.stride + column;
 #pragma unroll
     for (int i = 0; i < Rows; i += kPerPass) {
       const int at = row + own_row + i;
@@ -132,7 +141,7 @@ struct HeldRows {
     }
   }
 
-  // Rows that are not aligned are only read now.
+  // Unaligned rows are read here: fetch() leaves them alone.
   template <bool Unaligned, bool Early>
   __device__ __forceinline__ void put(Tile to, const RowSource& from, int row, int limit) const {
     if (Unaligned && !from.aligned) {

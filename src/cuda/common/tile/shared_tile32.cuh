@@ -1,44 +1,43 @@
-// A tile of fp32 numbers in shared memory, swizzled as in shared_tile.cuh, and how it is filled from global memory.
+// A tile of fp32 numbers in shared memory, swizzled as in layout.h, and how it is filled from
+// global memory.
 //
-// A row is Columns * 4 bytes in chunks of 16; chunk c of row r stands where c ^ (r & 7) would, within its group of
-// eight chunks (one line of 128 bytes). Reads of one chunk of eight rows, and of a line's chunks 2n and 2n + 1 in four even
-// or four odd rows, meet eight different groups of banks.
+// A row is Columns * 4 bytes. Two kinds of reads meet eight different groups of banks: one chunk of
+// eight rows, and a line's chunks 2n and 2n + 1 in four even or four odd rows. (A line is 128
+// bytes, a group of eight chunks.)
 #pragma once
 
 #include <cstdint>
 
 #include "core/base/host_device.h"
 #include "cuda/common/ptx/copy.cuh"
+#include "cuda/common/ptx/opaque.cuh"
+#include "cuda/common/tile/layout.h"
 
 namespace tessera::cuda {
 
 template <int Columns>
 struct SharedTile32 {
   static_assert(Columns % 32 == 0, "a row is whole lines");
-  static constexpr int kRowBytes = Columns * 4;
-  static constexpr int kChunks = Columns / 4;  // of 16 bytes
+  static constexpr int kElementBytes = sizeof(float);
+  static constexpr int kRowBytes = Columns * kElementBytes;
+  static constexpr int kChunks = kRowBytes / kChunkBytes;
 
   std::uint32_t base;         // shared address, a multiple of 128
   std::uint32_t factors = 0;  // of a split tile (fp32/halves.cuh): where the factors of its rows stand
 
   // Where chunk `chunk` of row `row` stands.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
-    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+    return swizzled_offset(kRowBytes, row, chunk);
   }
 
-  // Where chunk `chunk` + 8 line of row `row` + below stands, from the offset of (row, chunk) with chunk < 8; `below` is
-  // a multiple of 8.
+  // Where chunk `chunk` + 8 line of row `row` + below stands, from the offset of (row, chunk) with
+  // chunk < 8; `below` is a multiple of 8.
   static TESSERA_HD constexpr std::uint32_t further(std::uint32_t offset, int below, int line) {
     return offset + static_cast<std::uint32_t>(below * kRowBytes + line * 128);
   }
 };
 
-// An address that the compiler may not compute ahead of time. What it knows to be the same in every step it computes before
-// the first, dozens of sums of an address and a constant, and keeps in registers that the products need.
-__device__ __forceinline__ std::uint32_t here(std::uint32_t address) {
-  asm volatile("" : "+r"(address));
-  return address;
-}
+using ptx::load_float, ptx::load_float2, ptx::store_pair;
 
 __device__ __forceinline__ float4 load_float4(std::uint32_t from) {
   const uint4 x = ptx::load_shared(from);
@@ -50,35 +49,17 @@ __device__ __forceinline__ void load_floats(float (&x)[4], std::uint32_t from) {
   x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
 }
 
-// PTX ISA: ld.shared.
-__device__ __forceinline__ float load_float(std::uint32_t from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
-
 // Rows of fp32 numbers in global memory.
 struct RowSource32 {
   const float* data = nullptr;  // row 0
   std::int64_t stride = 0;      // elements
-  int columns = 0;              // numbers per row; what is missing to the tile's width arrives as zero
+  int columns = 0;              // numbers per row; columns from here to the tile's width arrive as zero
   bool aligned = false;         // rows begin on 16-byte boundaries
 };
 
-// PTX ISA: st.shared.v2.
-__device__ __forceinline__ void store_pair(std::uint32_t to, uint2 x) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
-}
-
-// PTX ISA: ld.shared.v2.
-__device__ __forceinline__ float2 load_float2(std::uint32_t from) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
-  return x;
-}
-
-// The chunks of a tile that one thread copies: `kPasses` of them, (row, chunk) of the first, and how far the next is. A row
-// belongs to the lanes of one warp, the whole of it or, when it has more chunks than lanes, in parts.
+// The chunks of a tile that one thread copies: `kPasses` of them, the row and the chunk of the
+// first, and the distance to the next. The lanes of one warp copy a row together, in several passes
+// when it has more chunks than lanes.
 template <int Columns, int Rows, int Threads>
 struct OwnChunks {
   static constexpr int kChunks = SharedTile32<Columns>::kChunks;
@@ -93,16 +74,18 @@ struct OwnChunks {
   static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % kLanes; }
 };
 
-// Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads; rows outside [0, limit) and missing
-// columns arrive as zero. Async: by cp.async, to be committed and waited for by the caller; else when it returns, this
-// thread's part is stored. Unaligned: the source may be unaligned; costs a branch.
+// Copies rows [row, row + Rows) of `from` into the tile, by all Threads threads. Rows outside [0,
+// limit) and missing columns arrive as zero. Async: by cp.async, and the caller commits and waits;
+// otherwise this thread's part is stored when the function returns. Unaligned: the source may be
+// unaligned, which costs a branch.
 template <int Columns, int Rows, int Threads, bool Async, bool Unaligned>
 __device__ __forceinline__ void load_rows(SharedTile32<Columns> to, const RowSource32& from, int row,
                                           int limit) {
   using Own = OwnChunks<Columns, Rows, Threads>;
-  // One pointer that moves on: an address of its own for every pass would be kept in registers by the compiler.
+  // One pointer that moves on: an address of its own for every pass would be kept in registers by
+  // the compiler.
   const float* source = from.data + (row + Own::row()) * from.stride + Own::chunk() * 4;
-  const std::uint32_t first = here(to.base + SharedTile32<Columns>::offset(Own::row(), Own::chunk()));
+  const std::uint32_t first = ptx::opaque(to.base + SharedTile32<Columns>::offset(Own::row(), Own::chunk()));
   // Without cp.async the numbers pass through registers: not too many at a time.
   constexpr int kUnrolled = Async || Own::kPasses < 4 ? Own::kPasses : 4;
 #pragma unroll(kUnrolled)
@@ -113,7 +96,8 @@ __device__ __forceinline__ void load_rows(SharedTile32<Columns> to, const RowSou
     const bool inside = static_cast<unsigned>(row + tile_row) < static_cast<unsigned>(limit);
     const int left = inside ? from.columns - chunk * 4 : 0;  // numbers to read, if positive
     const float* at = source + part * Own::kLanes * 4;
-    // The rows of a pass are a power of two, so the swizzle of a later row differs by an exclusive-or.
+    // The rows of a pass are a power of two, so the swizzle of a later row differs by an
+    // exclusive-or.
     const int below = pass / Own::kPartsOfRow * Own::kRowsPerPass;
     const std::uint32_t target = (first ^ static_cast<std::uint32_t>((below & 7) << 4)) +
                                  below * SharedTile32<Columns>::kRowBytes + part * Own::kLanes * 16;
@@ -140,9 +124,10 @@ __device__ __forceinline__ void load_rows(SharedTile32<Columns> to, const RowSou
   }
 }
 
-// ---- numbers that are not finite ----
-// A product with a masked probability of 0 must not turn a NaN that nobody sees into a NaN for all. Where a step is
-// masked, such numbers are taken out of the tile and added, as they are, to the sums of those that see them.
+// ---- non-finite values ----
+// 0 x NaN is NaN, so a masked probability of 0 would spread a NaN at a key that no query sees to
+// every output. Where a step is masked, non-finite values are taken out of the tile and added, as
+// they are, to the sums of the rows that see them.
 
 // Calls visit(address) for the chunks that this thread copied into the tile.
 template <int Columns, int Rows, int Threads, typename Visit>
@@ -161,7 +146,7 @@ __device__ __forceinline__ bool is_non_finite(const uint4& x) {
   return is_non_finite(x.x) || is_non_finite(x.y) || is_non_finite(x.z) || is_non_finite(x.w);
 }
 
-// Whether this thread copied such a number into the tile.
+// Whether this thread copied a non-finite value into the tile.
 template <int Columns, int Rows, int Threads>
 __device__ __forceinline__ bool has_non_finite(SharedTile32<Columns> tile) {
   bool found = false;
@@ -170,7 +155,7 @@ __device__ __forceinline__ bool has_non_finite(SharedTile32<Columns> tile) {
   return found;
 }
 
-// Replaces those that this thread copied by 0.
+// Replaces the non-finite values that this thread copied by 0.
 template <int Columns, int Rows, int Threads>
 __device__ __forceinline__ void clear_non_finite(SharedTile32<Columns> tile) {
   for_own_chunks<Columns, Rows, Threads>(tile, [&](std::uint32_t at) {

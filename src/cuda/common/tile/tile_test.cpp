@@ -4,8 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "cuda/common/tile/fragment.h"
-#include "cuda/common/tile/swizzle.h"
+#include "cuda/common/tile/layout.h"
 
 namespace tessera::cuda {
 namespace {
@@ -36,14 +35,14 @@ TEST(MatrixAddress, NamesFourMatrices) {
 }
 
 TEST(Swizzle, IsAPermutationWithoutBankConflicts) {
-  for (const int columns : {16, 32, 64, 128, 256}) {
-    const int chunks = columns / 8;
+  for (const int row_bytes : {32, 64, 128, 256, 512}) {
+    const int chunks = row_bytes / kChunkBytes;
     std::set<std::uint32_t> seen;
     for (int row = 0; row < 64; ++row) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        const std::uint32_t at = swizzled_offset(columns, row, chunk);
+        const std::uint32_t at = swizzled_offset(row_bytes, row, chunk);
         EXPECT_EQ(at % 16, 0U);
-        EXPECT_EQ(at / static_cast<std::uint32_t>(columns * 2),
+        EXPECT_EQ(at / static_cast<std::uint32_t>(row_bytes),
                   static_cast<std::uint32_t>(row));  // stays in its row
         EXPECT_TRUE(seen.insert(at).second);
       }
@@ -51,8 +50,8 @@ TEST(Swizzle, IsAPermutationWithoutBankConflicts) {
     for (int row = 0; row < 64; row += 8) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
         std::set<std::uint32_t> banks;  // of 16 bytes, eight of them
-        for (int i = 0; i < 8; ++i) banks.insert(swizzled_offset(columns, row + i, chunk) / 16 % 8);
-        EXPECT_EQ(banks.size(), 8U) << columns << " columns, chunk " << chunk;
+        for (int i = 0; i < 8; ++i) banks.insert(swizzled_offset(row_bytes, row + i, chunk) / 16 % 8);
+        EXPECT_EQ(banks.size(), 8U) << row_bytes << " bytes a row, chunk " << chunk;
       }
     }
   }
@@ -60,14 +59,14 @@ TEST(Swizzle, IsAPermutationWithoutBankConflicts) {
 
 // Two chunks further is the exclusive-or of a constant: what SharedTile::at does.
 TEST(Swizzle, StepsByExclusiveOr) {
-  for (const int columns : {64, 128, 256}) {
+  for (const int row_bytes : {128, 256, 512}) {
     for (int row = 0; row < 16; ++row) {
       for (int chunk = 0; chunk < 2; ++chunk) {
-        for (int step = 0; step < columns / 16; ++step) {
-          const std::uint32_t base = swizzled_offset(columns, row, chunk);
+        for (int step = 0; step < row_bytes / 32; ++step) {
+          const std::uint32_t base = swizzled_offset(row_bytes, row, chunk);
           const std::uint32_t stepped = (base ^ static_cast<std::uint32_t>((step & 3) << 5)) +
                                         static_cast<std::uint32_t>((step >> 2) * 128);
-          EXPECT_EQ(stepped, swizzled_offset(columns, row, chunk + 2 * step));
+          EXPECT_EQ(stepped, swizzled_offset(row_bytes, row, chunk + 2 * step));
         }
       }
     }

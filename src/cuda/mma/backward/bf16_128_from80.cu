@@ -1,17 +1,15 @@
 // Instances of cuda.flash2 backward: bf16, head_dim up to 128.
-#include "cuda/mma/backward/table.cuh"
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_bf16<128>() {
-  constexpr Engine E = Engine::sm80_bf16;
-  static constexpr BackwardKernel kKeys[] = {
-      kKeys128<E, Variant::plain, false>, kKeys128<E, Variant::plain>,
-      kKeys128<E, Variant::featured>,     kKeys128<E, Variant::dropout>,
-      kSmallKeys128<E, Variant::plain>,   kSmallKeys128<E, Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kQueries128<E, Variant::dropout>};
+Table table_bf16<128>() {
+  static constexpr auto kKeys = instances<kKeys128<Engine::sm80_bf16>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kQueries128<Engine::sm80_bf16>>(kQueriesInstance);
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

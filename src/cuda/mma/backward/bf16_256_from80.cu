@@ -1,19 +1,15 @@
 // Instances of cuda.flash2 backward: bf16, head_dim up to 256.
-#include "cuda/mma/backward/table.cuh"
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_bf16<256>() {
-  constexpr Engine E = Engine::sm80_bf16;
-  static constexpr BackwardKernel kKeys[] = {
-      kKeys256<E, Variant::plain, 2, false>, kKeys256<E, Variant::plain, 2>,
-      kKeys256<E, Variant::featured, 2>,     kKeys256<E, Variant::dropout, 2>,
-      kKeys256<E, Variant::plain, 1>,        kKeys256<E, Variant::dropout, 1>,
-      kSmallKeys256<E, Variant::plain>,      kSmallKeys256<E, Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {
-      kQueries256<E, Variant::dropout>};  // serves all: plain would spill
+Table table_bf16<256>() {
+  static constexpr auto kKeys = instances<kKeys256<Engine::sm80_bf16>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kQueries256<Engine::sm80_bf16>>(kQueriesInstance);
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

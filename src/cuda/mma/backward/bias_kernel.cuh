@@ -1,49 +1,33 @@
-// The gradient of a bias: a thread block owns a tile of the bias, 64 rows x 64 keys, and sums dS over the sequences, heads and
-// (where rows are broadcast) blocks of queries that share it. Every sum has one owner and a fixed order; nothing of the size
-// of the bias is needed besides it.
+// The gradient of a bias. A thread block owns a tile of the bias, 64 rows x 64 keys. It sums dS
+// over the sequences and heads that share the tile and, where one row of the bias is broadcast to
+// all queries, over blocks of queries. Every sum has one owner and a fixed order, and no temporary
+// memory is needed.
 //
-// S and dP only: tiles pass through shared memory 64 columns of head_dim at a time, so that one instance serves every
-// head_dim. Traffic: Q, K, dO and V of the tile once per sequence and head.
+// Only S and dP are computed. Q, K, dO and V pass through shared memory 64 columns of head_dim at a
+// time, so one instance supports every head_dim. Traffic: Q, K, dO and V of the tile once per
+// sequence and head.
 #pragma once
 
+#include "cuda/common/instances.h"
 #include "cuda/mma/backward/query_kernel.cuh"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 inline constexpr int kBiasTile = 64, kBiasWarps = 4, kBiasThreads = kBiasWarps * 32;
 
-struct BiasConfig {
-  Engine engine = Engine::sm80_bf16;
-  Variant variant = Variant::featured;
-};
-
-// Whether the mask keeps the block that queries from `row` and keys from `column` on lie in.
-__device__ inline bool block_kept(const core::Problem& p, int head, int row, int column) {
-  if (!p.blocks) return true;
-  const std::int64_t at = (p.blocks.heads == 1 ? 0 : head * p.blocks.q_blocks) + row / p.blocks.block_q;
-  const std::int64_t wanted = column / p.blocks.block_k, end = p.blocks.row_offsets[at + 1];
-  std::int64_t low = p.blocks.row_offsets[at], high = end;
-  while (low < high) {
-    const std::int64_t middle = low + (high - low) / 2;
-    if (p.blocks.columns[middle] < wanted) low = middle + 1;
-    else high = middle;
-  }
-  return low < end && p.blocks.columns[low] == wanted;
-}
-
-// One product of 16 queries per warp x 64 keys over all of head_dim, added to `out`.
+// Adds the product of 16 queries per warp and 64 keys over all of head_dim to `out`.
 template <Engine E>
 __device__ __forceinline__ void issue_scores_in_parts(float (&out)[1][8][4], std::uint32_t shared,
                                                       const RowSource& own, int row, int row_end,
                                                       const RowSource& streamed, int key, int key_end) {
   using Tile = SharedTile<64>;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kBytes = kBiasTile * 128;
+  constexpr int kBytes = kBiasTile * Tile::kRowBytes;
   auto part = [](const RowSource& from, int column) {
     return RowSource{from.data + column, from.stride, from.columns - column, from.aligned};
   };
   for (int column = 0; column < own.columns; column += 64) {
-    __syncthreads();  // everyone is done with the part before
+    __syncthreads();  // all warps are done with the part before
     load_rows<64, kBiasTile, kBiasThreads, copies_async(E), true>(Tile{shared}, part(own, column), row,
                                                                   row_end);
     load_rows<64, kBiasTile, kBiasThreads, copies_async(E), true>(Tile{shared + kBytes},
@@ -57,7 +41,8 @@ __device__ __forceinline__ void issue_scores_in_parts(float (&out)[1][8][4], std
   }
 }
 
-// What a thread block knows about its tile of the bias and the head at hand. In shared memory: registers are full.
+// What a thread block knows about its tile of the bias and the current head. In shared memory,
+// because registers are full.
 struct BiasTile {
   int batch, head;         // of the bias
   int row_begin, row_end;  // of the bias
@@ -69,11 +54,10 @@ struct BiasTile {
 };
 
 template <typename Config>
-__global__ void __launch_bounds__(kBiasThreads, 1)
-    backward_bias(const __grid_constant__ BackwardArguments a) {
+__global__ void __launch_bounds__(kBiasThreads, 1) backward_bias(const __grid_constant__ BackwardCall a) {
   constexpr Engine E = Config::value.engine;
   constexpr Variant V = Config::value.variant;
-  __shared__ __align__(1024) unsigned char shared[2 * kBiasTile * 128];
+  __shared__ __align__(1024) unsigned char shared[2 * kBiasTile * SharedTile<64>::kRowBytes];
   __shared__ __align__(16) unsigned char tile_memory[sizeof(BiasTile)];
   BiasTile& tile = *reinterpret_cast<BiasTile*>(tile_memory);
   const core::Problem& p = a.problem;
@@ -103,7 +87,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
     if (key >= key_end || row >= row_end || key > row_end - 1 + tile.band.high ||
         key_end - 1 < row + tile.band.low)
       return;
-    if (!block_kept(p, head, row, key)) return;
+    if (!core::kept(p.blocks, head, row, key)) return;
     auto query_rows = [&](const core::View& view, std::int64_t dim) {
       return rows_of<Variant::featured>(view, s.tensor_batch, head, s.q_begin, dim);
     };
@@ -160,8 +144,8 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
     x *= a.features.keep_scale;
     if (p.bias_dtype == DType::fp32) p.grad_bias.row<float>(tile.batch, tile.head, row)[key] = x;
     else
-      p.grad_bias.row<std::uint16_t>(tile.batch, tile.head, row)[key] =
-          static_cast<std::uint16_t>(ptx::pack<type_of(E)>(x, 0));
+      p.grad_bias.row<ptx::HalfBits>(tile.batch, tile.head, row)[key] =
+          static_cast<ptx::HalfBits>(ptx::pack<type_of(E)>(x, 0));
   };
   if (all_rows) {  // the sum over the rows, in a fixed order: within a warp, then over the warps
     __syncthreads();
@@ -190,9 +174,14 @@ __global__ void __launch_bounds__(kBiasThreads, 1)
   }
 }
 
-template <BiasConfig C>
-constexpr BackwardKernel bias_kernel() {
-  return {&backward_bias<Use<C>>, 256, C.variant, kBiasTile, kBiasTile, kBiasThreads, 0};
-}
+// The instance of a config, for instances().
+inline constexpr auto kBiasInstance = []<typename Config>(Config) {
+  return Instance{.kernel = &backward_bias<Config>,
+                  .head_dim = 256,
+                  .variant = Config::value.variant,
+                  .block_q = kBiasTile,
+                  .block_k = kBiasTile,
+                  .threads = kBiasThreads};
+};
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

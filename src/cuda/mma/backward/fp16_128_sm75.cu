@@ -1,15 +1,15 @@
-// Instances of cuda.flash2_sm75 backward: head_dim up to 128.
-#include "cuda/mma/backward/table.cuh"
+// Instances of cuda.flash2 backward for Turing: fp16, head_dim up to 128.
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_sm75<128>() {
-  static constexpr BackwardKernel kKeys[] = {kTuringKeys128<Variant::plain>,
-                                             kTuringKeys128<Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kTuringQueries128<Variant::plain>,
-                                                kTuringQueries128<Variant::dropout>};
+Table table_sm75<128>() {
+  static constexpr auto kKeys = instances<kTuringKeys<128>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kTuringQueries128>(kQueriesInstance);
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

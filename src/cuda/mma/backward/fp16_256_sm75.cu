@@ -1,15 +1,15 @@
-// Instances of cuda.flash2_sm75 backward: head_dim up to 256.
-#include "cuda/mma/backward/table.cuh"
+// Instances of cuda.flash2 backward for Turing: fp16, head_dim up to 256.
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_sm75<256>() {
-  static constexpr BackwardKernel kKeys[] = {kTuringKeys256<Variant::plain>,
-                                             kTuringKeys256<Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {
-      kTuringQueries256<Variant::dropout>};  // serves all: plain would spill
+Table table_sm75<256>() {
+  static constexpr auto kKeys = instances<kTuringKeys<256>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kTuringQueries256>(kQueriesInstance);
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

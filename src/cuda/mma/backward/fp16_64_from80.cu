@@ -1,15 +1,15 @@
 // Instances of cuda.flash2 backward: fp16, head_dim up to 64.
-#include "cuda/mma/backward/table.cuh"
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_fp16<64>() {
-  constexpr Engine E = Engine::sm80_fp16;
-  static constexpr BackwardKernel kKeys[] = {kKeys64<E, Variant::plain>, kKeys64<E, Variant::featured>,
-                                             kKeys64<E, Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kQueries64<E, Variant::dropout>};
+Table table_fp16<64>() {
+  static constexpr auto kKeys = instances<kKeys64<Engine::sm80_fp16>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kQueries64<Engine::sm80_fp16>>(kQueriesInstance);
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

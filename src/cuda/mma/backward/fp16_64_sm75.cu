@@ -1,14 +1,15 @@
-// Instances of cuda.flash2_sm75 backward: head_dim up to 64.
-#include "cuda/mma/backward/table.cuh"
+// Instances of cuda.flash2 backward for Turing: fp16, head_dim up to 64.
+#include "cuda/mma/backward/kernel.cuh"
+#include "cuda/mma/backward/query_kernel.cuh"
+#include "cuda/mma/backward/table.h"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
 template <>
-BackwardTable backward_table_sm75<64>() {
-  static constexpr BackwardKernel kKeys[] = {kTuringKeys64<Variant::plain>, kTuringKeys64<Variant::dropout>};
-  static constexpr BackwardKernel kQueries[] = {kTuringQueries64<Variant::plain>,
-                                                kTuringQueries64<Variant::dropout>};
+Table table_sm75<64>() {
+  static constexpr auto kKeys = instances<kTuringKeys<64>>(kKeysInstance);
+  static constexpr auto kQueries = instances<kTuringQueries64>(kQueriesInstance);
   return {kKeys, kQueries};
 }
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

@@ -2,42 +2,35 @@
 
 #include <algorithm>
 
+#include "core/base/arena.h"
 #include "core/base/text.h"
 #include "core/task_order.h"
 #include "core/visibility.h"
+#include "cuda/common/host/limits.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::backward {
 namespace {
-
-using flash2::BackwardArguments;
-using flash2::BackwardFamily;
-using flash2::BackwardKernel;
-using flash2::kQueryBlock;
-using flash2::QueryBlocks;
-
-// Whether every row begins on a 16-byte boundary and is whole 16-byte chunks.
-bool aligned(const core::View& view, std::int64_t columns) {
-  constexpr std::int64_t kNumbers = 8;
-  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && view.batch_stride % kNumbers == 0 &&
-         view.head_stride % kNumbers == 0 && view.row_stride % kNumbers == 0 && columns % kNumbers == 0;
-}
 
 Variant variant_for(const core::Problem& p) {
   if (p.dropout && p.dropout_threshold > 0) return Variant::dropout;
-  const bool inputs = aligned(p.q, p.qk_dim) && aligned(p.k, p.qk_dim) && aligned(p.v, p.v_dim) &&
-                      aligned(p.grad_out, p.v_dim);
-  const bool outputs = (!p.has_grad_q || aligned(p.grad_q, p.qk_dim)) &&
-                       (!p.has_grad_k || aligned(p.grad_k, p.qk_dim)) &&
-                       (!p.has_grad_v || aligned(p.grad_v, p.v_dim));
+  auto in_chunks = [&](const core::View& view, std::int64_t columns) {
+    return aligned(view, columns, p.dtype);
+  };
+  const bool inputs = in_chunks(p.q, p.qk_dim) && in_chunks(p.k, p.qk_dim) && in_chunks(p.v, p.v_dim) &&
+                      in_chunks(p.grad_out, p.v_dim);
+  const bool outputs = (!p.has_grad_q || in_chunks(p.grad_q, p.qk_dim)) &&
+                       (!p.has_grad_k || in_chunks(p.grad_k, p.qk_dim)) &&
+                       (!p.has_grad_v || in_chunks(p.grad_v, p.v_dim));
   const bool plain = p.softcap == 0 && !p.has_bias && p.alibi_slopes == nullptr && !p.dropout;
   return plain && inputs && outputs ? Variant::plain : Variant::featured;
 }
 
-// The first of a table that serves. An instance with more options serves fewer.
-const BackwardKernel* first_fitting(std::span<const BackwardKernel> table, const DeviceLimits& device,
-                                    Variant variant, bool in_turns) {
-  for (const BackwardKernel& kernel : table) {
+// The first of a table that supports the variant and fits. An instance with more options also runs
+// problems with fewer.
+const Instance* first_fitting(std::span<const Instance> table, const DeviceLimits& device, Variant variant,
+                              bool in_turns) {
+  for (const Instance& kernel : table) {
     if (kernel.variant >= variant && (kernel.in_turns || !in_turns) &&
         kernel.shared_memory <= device.shared_memory)
       return &kernel;
@@ -45,17 +38,17 @@ const BackwardKernel* first_fitting(std::span<const BackwardKernel> table, const
   return nullptr;
 }
 
-// Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type, and room for its tile with
-// as many thread blocks per multiprocessor as without.
-bool bias_fits(const core::Problem& p, const BackwardKernel& kernel, const DeviceLimits& device) {
-  constexpr int kReservedPerBlock = 1024;  // shared memory that the system takes for each thread block
+// Whether the bias can come through shared memory: whole 16-byte chunks of the tensors' own type,
+// and room for its tile with as many thread blocks per multiprocessor as without.
+bool bias_fits(const core::Problem& p, const Instance& kernel, const DeviceLimits& device) {
   const int bytes = kernel.shared_memory + kernel.bias_bytes;
-  return p.has_bias && kernel.bias_bytes > 0 && p.bias_dtype == p.dtype && aligned(p.bias, p.k_length) &&
-         (!p.blocks || p.blocks.block_k % 8 == 0) && bytes <= device.shared_memory &&
+  return p.has_bias && kernel.bias_bytes > 0 && p.bias_dtype == p.dtype &&
+         aligned(p.bias, p.k_length, p.dtype) && (!p.blocks || p.blocks.block_k % 8 == 0) &&
+         bytes <= device.shared_memory &&
          kernel.thread_blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
 }
 
-int shared_memory_of(const BackwardChoice& choice, const BackwardKernel& kernel) {
+int shared_memory_of(const KernelChoice& choice, const Instance& kernel) {
   return kernel.shared_memory + (choice.bias_staged && &kernel == choice.keys ? kernel.bias_bytes : 0);
 }
 
@@ -65,17 +58,19 @@ core::Tiling tiling_of(const core::Problem& p, bool of_keys, std::int64_t tile) 
                  : core::Tiling{p.q_length, tile, p.blocks ? p.blocks.block_q : 0};
 }
 
-core::Tiling bias_rows(const core::Problem& p, const BackwardKernel& kernel) {
+core::Tiling bias_rows(const core::Problem& p, const Instance& kernel) {
   const bool all_rows = p.bias_rows == 1;
   return {all_rows ? 1 : p.bias_rows, kernel.block_q, p.blocks && !all_rows ? p.blocks.block_q : 0};
 }
 
-// Thread blocks of each kernel; what a grid cannot hold is refused.
+// The thread blocks of each kernel.
 struct Grids {
   std::int64_t keys = 0, queries = 0, bias = 0, blocks = 0;
+
+  [[nodiscard]] std::int64_t largest() const { return std::max({keys, queries, bias, blocks}); }
 };
 
-Grids grids_of(const core::Problem& p, const BackwardChoice& choice) {
+Grids grids_of(const core::Problem& p, const KernelChoice& choice) {
   Grids grids;
   grids.blocks = product(p.batch, p.q_heads, (p.q_length + kQueryBlock - 1) / kQueryBlock);
   if (choice.keys != nullptr)
@@ -89,46 +84,40 @@ Grids grids_of(const core::Problem& p, const BackwardChoice& choice) {
   return grids;
 }
 
-// The kernels for one kind of GPU, and the code that they are in.
-struct Path {
-  BackwardFamily family;
-  int capability;
-  Code code;
-
-  const DeviceLimits& device(const core::Problem& p) const { return device_limits(p.device.index, code); }
+// The order in which the thread blocks of each kernel take their tasks.
+struct Orders {
+  core::BasicTaskOrder<std::uint32_t> blocks{}, keys{}, queries{};
 };
 
-Path newest(const core::Problem& p) {
-  return {p.dtype == DType::bf16 ? flash2::backward_family_bf16() : flash2::backward_family_fp16(), 80,
-          Code::from80};
-}
+// How one problem is run.
+struct Decision {
+  KernelChoice kernels{};
+  Grids grids{};
+  Orders orders{};
+  void (*prepare)(BackwardCall) = nullptr;
+  void (*finish)(BackwardCall) = nullptr;
+};
 
-Path sm75() { return {flash2::backward_family_sm75(), 75, Code::sm75}; }
-
-// Where the workspace is cut: statistics, then the sums of dQ, then whose turn it is and the ticket.
+// Workspace: counted without memory, cut with it.
 struct Workspace {
-  std::size_t statistics = 0, sums = 0, turns = 0;
-  std::size_t bytes() const { return statistics + sums + turns; }
+  float* statistics = nullptr;
+  float* sums = nullptr;            // of dQ
+  std::uint32_t* turns = nullptr;   // whose turn it is
+  std::uint32_t* ticket = nullptr;  // the next tile, which follows the turns
+  std::size_t bytes = 0;
+
+  Workspace(const core::Problem& p, const KernelChoice& kernels, std::byte* memory) {
+    const std::int64_t blocks = p.q_heads * QueryBlocks::count(p);
+    core::Arena<sizeof(float)> arena(memory);
+    statistics = arena.take<float>(blocks, 2 * kQueryBlock);
+    if (kernels.head_dim != 0) sums = arena.take<float>(blocks, kQueryBlock, kernels.head_dim);
+    if (kernels.in_turns) {
+      turns = arena.take<std::uint32_t>(blocks, kTurnsPerBlock);
+      ticket = arena.take<std::uint32_t>(1);
+    }
+    bytes = arena.used();
+  }
 };
-
-Workspace workspace_of(const core::Problem& p, const BackwardChoice& choice) {
-  const auto blocks = static_cast<std::size_t>(p.q_heads * QueryBlocks::count(p));
-  return {blocks * 2 * kQueryBlock * sizeof(float),
-          blocks * kQueryBlock * static_cast<std::size_t>(choice.head_dim) * sizeof(float),
-          choice.in_turns ? (blocks * (flash2::kTurnsPerBlock) + 1) * sizeof(std::uint32_t) : 0};
-}
-
-// Heads side by side: at least two waves of tiles, and as many as keep what a tile revisits in half of L2.
-std::int64_t heads_together(std::int64_t heads, std::int64_t tiles, std::int64_t bytes_per_head,
-                            const DeviceLimits& device) {
-  if (heads == 0 || tiles == 0) return 0;
-  const std::int64_t wave = (2 * device.multiprocessors + tiles - 1) / tiles;
-  const auto cached =
-      static_cast<std::int64_t>(device.l2_bytes / 2) / std::max<std::int64_t>(bytes_per_head, 1);
-  const std::int64_t together = std::clamp(std::max(wave, cached), std::int64_t{1}, heads);
-  const std::int64_t groups = (heads + together - 1) / together;
-  return (heads + groups - 1) / groups;  // of equal size
-}
 
 core::Band band_of_longest(const core::Problem& p) {
   return {p.left, p.right, p.packed ? p.k_length - p.q_length : core::sequence(p, 0).band.diagonal};
@@ -138,21 +127,26 @@ core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, bool of_key
                                              const DeviceLimits& device) {
   const core::Band band = band_of_longest(p);
   const std::int64_t tiles = tiling_of(p, of_keys, tile).count(), heads = of_keys ? p.kv_heads : p.q_heads;
-  const std::int64_t row_bytes = of_keys ? (p.qk_dim + p.v_dim) * 2 + p.qk_dim * 4 : (p.qk_dim + p.v_dim) * 2;
+  // What a tile revisits, within half of L2: the queries with their sums of dQ, or the keys.
+  const auto element = static_cast<std::int64_t>(size_of(p.dtype));
+  const std::int64_t row_bytes =
+      (p.qk_dim + p.v_dim) * element + (of_keys ? p.qk_dim * static_cast<std::int64_t>(sizeof(float)) : 0);
   const std::int64_t bytes = row_bytes * (of_keys ? p.q_length * p.group() : p.k_length / p.group());
+  const std::int64_t together =
+      heads_together(p.batch * heads, tiles, bytes, device.l2_bytes / 2, device.multiprocessors);
   return {.sequences = static_cast<std::uint32_t>(p.batch),
           .heads = static_cast<std::uint32_t>(heads),
           .tiles = static_cast<std::uint32_t>(tiles),
           .order = of_keys ? core::tile_order(band.transposed(), p.k_length, p.q_length)
                            : core::tile_order(band, p.q_length, p.k_length),
-          .together = static_cast<std::uint32_t>(heads_together(p.batch * heads, tiles, bytes, device))};
+          .together = static_cast<std::uint32_t>(together)};
 }
 
-// The order for tiles that take turns. Each waits for those of its head before it, so they ascend, and only a few of a head run
-// at the same time: four, or two where they differ in length, for then each is shorter than the one it waits for, and gains
-// on it whenever it starts.
+// The order for tiles that take turns. Each waits for those of its head before it, so they ascend,
+// and only a few of a head run at the same time: four, or two where the tiles differ in length.
+// Then each is shorter than the one that it waits for and catches up whenever it starts.
 core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t> order,
-                                             const BackwardKernel& kernel, const DeviceLimits& device) {
+                                             const Instance& kernel, const DeviceLimits& device) {
   const auto resident =
       static_cast<std::uint32_t>(device.multiprocessors * std::max(1, 256 / kernel.threads));
   order.together = std::max(order.together, resident / (order.order == core::TileOrder::plain ? 4 : 2));
@@ -160,93 +154,41 @@ core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t>
   return order;
 }
 
-bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& device = path.device(p);
-  const DeviceLimits& own = device_limits(p.device.index);
-  if (!own.failure.empty()) return reason.give(own.failure);
-  if (own.capability < path.capability) {
-    return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
-                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
+Orders orders_of(const core::Problem& p, const KernelChoice& kernels, const DeviceLimits& device) {
+  Orders orders{.blocks = query_block_order(p)};
+  if (kernels.keys != nullptr) {
+    orders.keys = key_tile_order(p, kernels.keys->block_k, device);
+    if (kernels.in_turns) orders.keys = in_turns(orders.keys, *kernels.keys, device);
   }
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (size_limits(p, kQueryBlock, reason)) return true;
-  return !choose_backward(path.family, device, p, reason).complete;
+  if (kernels.queries != nullptr) orders.queries = order_of(p, false, kernels.queries->block_q, device);
+  return orders;
 }
 
-registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
-  const BackwardChoice choice = choose_backward(path.family, path.device(p), p);
-  registry::Configuration configuration{.workspace_bytes = workspace_of(p, choice).bytes()};
-  for (const BackwardKernel* kernel : {choice.keys, choice.queries, choice.bias}) {
+std::optional<core::Choice> choose(const Family& family, int capability, Code code, const core::Problem& p,
+                                   core::Reason reason) {
+  if (gpu_limit(p, {.least = capability}, code, reason) || size_limits(p, kQueryBlock, reason)) {
+    return std::nullopt;
+  }
+  const DeviceLimits& device = device_limits(p.device.index, code);
+  const std::optional<KernelChoice> kernels = choose_kernels(family, device, p, reason);
+  if (!kernels) return std::nullopt;
+  core::Choice choice{.workspace_bytes = Workspace(p, *kernels, nullptr).bytes,
+                      .decision = Decision{.kernels = *kernels,
+                                           .grids = grids_of(p, *kernels),
+                                           .orders = orders_of(p, *kernels, device),
+                                           .prepare = family.prepare,
+                                           .finish = family.finish}};
+  // A plan shows the first of the kernels.
+  for (const Instance* kernel : {kernels->keys, kernels->queries, kernels->bias}) {
     if (kernel == nullptr) continue;
-    configuration.block_q = kernel->block_q, configuration.block_k = kernel->block_k;
-    configuration.shared_memory_bytes = static_cast<std::size_t>(shared_memory_of(choice, *kernel));
-    configuration.fast_memory_bytes = shared_memory_of(choice, *kernel);
+    const int bytes = shared_memory_of(*kernels, *kernel);
+    choice.block_q = kernel->block_q;
+    choice.block_k = kernel->block_k;
+    choice.shared_memory_bytes = static_cast<std::size_t>(bytes);
+    choice.traffic_cache_bytes = bytes;
     break;
   }
-  return configuration;
-}
-
-std::string details_of(const Path& path, const core::Problem& p) {
-  const BackwardChoice choice = choose_backward(path.family, path.device(p), p);
-  std::string text;
-  auto add = [&](const char* what, const BackwardKernel* kernel) {
-    if (kernel == nullptr) return;
-    text += core::concat(text.empty() ? "" : "\n", what, ": ", kernel->block_q, " queries x ",
-                         kernel->block_k, " keys, ", kernel->threads, " threads, ",
-                         shared_memory_of(choice, *kernel), " bytes of shared memory");
-  };
-  add(choice.head_dim == 0 ? "dK, dV"
-      : choice.in_turns    ? "dK, dV, and dQ by fp32 reductions in turns"
-                           : "dK, dV, and dQ by fp32 reductions",
-      choice.keys);
-  add("dQ without reductions", choice.queries);
-  add("gradient of the bias", choice.bias);
-  return text;
-}
-
-void run(const Path& path, const core::Problem& p, const registry::Resources& resources) {
-  const DeviceLimits& device = path.device(p);
-  const BackwardFamily& family = path.family;
-  const BackwardChoice choice = choose_backward(family, device, p);
-  const Grids grids = grids_of(p, choice);
-  const DeviceScope scope(p.device.index);
-  BackwardArguments a{.problem = p,
-                      .blocks = {QueryBlocks::count(p)},
-                      .features = ScoreFeatures::of(p),
-                      .head_dim = choice.head_dim};
-  a.statistics = reinterpret_cast<float*>(resources.workspace);
-  const Workspace workspace = workspace_of(p, choice);
-  if (choice.head_dim != 0)
-    a.grad_q_sums = reinterpret_cast<float*>(resources.workspace + workspace.statistics);
-  if (choice.in_turns) {
-    a.turns = reinterpret_cast<std::uint32_t*>(resources.workspace + workspace.statistics + workspace.sums);
-    a.ticket = a.turns + workspace.turns / sizeof(std::uint32_t) - 1;
-  }
-
-  a.order = query_block_order(p);
-  launch(family.prepare, "flash2 backward, prepare", grids.blocks, flash2::kPrepareThreads, 0,
-         resources.stream, a);
-  if (choice.keys != nullptr) {
-    a.order = key_tile_order(p, choice.keys->block_k, device);
-    if (choice.in_turns) a.order = in_turns(a.order, *choice.keys, device);
-    a.bias_staged = choice.bias_staged;
-    launch(choice.keys->kernel, "flash2 backward, keys", grids.keys, choice.keys->threads,
-           static_cast<std::size_t>(shared_memory_of(choice, *choice.keys)), resources.stream, a);
-  }
-  if (choice.head_dim != 0) {
-    a.order = query_block_order(p);
-    launch(family.finish, "flash2 backward, finish", grids.blocks, flash2::kFinishThreads, 0,
-           resources.stream, a);
-  }
-  if (choice.queries != nullptr) {
-    a.order = order_of(p, false, choice.queries->block_q, device);
-    launch(choice.queries->kernel, "flash2 backward, queries", grids.queries, choice.queries->threads,
-           static_cast<std::size_t>(choice.queries->shared_memory), resources.stream, a);
-  }
-  if (choice.bias != nullptr) {
-    launch(choice.bias->kernel, "flash2 backward, bias", grids.bias, choice.bias->threads,
-           static_cast<std::size_t>(choice.bias->shared_memory), resources.stream, a);
-  }
+  return choice;
 }
 
 }  // namespace
@@ -262,76 +204,97 @@ core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::
   return order_of(p, true, tile, device);
 }
 
-BackwardChoice choose_backward(const BackwardFamily& family, const DeviceLimits& device,
-                               const core::Problem& p, core::Reason reason) {
-  BackwardChoice choice;
+std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
+                                           const core::Problem& p, core::Reason reason) {
+  KernelChoice choice;
   const Variant variant = variant_for(p);
   const std::int64_t head_dim = std::max(p.qk_dim, p.v_dim);
-  const flash2::BackwardTable& kernels = family.tables[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
-  auto choose = [&](std::span<const BackwardKernel> table, Variant least, bool in_turns = false) {
-    const BackwardKernel* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
-    if (kernel == nullptr) {
-      if (choice.complete) {
-        reason.give("no instance for head_dim ", head_dim, " fits into ", device.shared_memory,
-                    " bytes of shared memory");
-      }
-      choice.complete = false;
-    }
+  const Table& kernels = family.tables[head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2];
+  bool complete = true;
+  auto choose = [&](std::span<const Instance> table, Variant least, bool in_turns = false) {
+    const Instance* kernel = first_fitting(table, device, std::max(variant, least), in_turns);
+    complete = complete && kernel != nullptr;
     return kernel;
   };
-  // dQ comes with dK and dV, in deterministic mode by turns. With a block mask nobody knows how many tiles come before; dQ
-  // alone needs no sums.
+  // dQ comes with dK and dV, in deterministic mode in turns. With a block mask a tile does not know
+  // how many others come before it; then dQ has a kernel of its own, which needs no sums.
   const bool keys = p.has_grad_k || p.has_grad_v,
              together = keys && p.has_grad_q && !(p.deterministic && p.blocks);
   if (keys) choice.keys = choose(kernels.keys, Variant::plain, together && p.deterministic);
   if (choice.keys != nullptr) choice.bias_staged = bias_fits(p, *choice.keys, device);
   if (together && choice.keys != nullptr) {
     choice.head_dim = choice.keys->head_dim;
-    choice.in_turns = p.deterministic && p.q_length > 0;  // without queries nobody sets the counters: see run
+    choice.in_turns = p.deterministic && p.q_length > 0;  // without queries no kernel clears the counters
   }
   if (p.has_grad_q && !together) choice.queries = choose(kernels.queries, Variant::plain);
   if (p.has_grad_bias) choice.bias = choose(family.bias, Variant::featured);
-  if (choice.complete) {
-    const Grids grids = grids_of(p, choice);
-    choice.complete = !grid_limit(std::max({grids.keys, grids.queries, grids.bias, grids.blocks}), reason);
+  if (!complete) {
+    return reason.decline("has no instance for head_dim ", head_dim, " that fits into ", device.shared_memory,
+                          " bytes of shared memory");
   }
+  if (grid_limit(grids_of(p, choice).largest(), reason)) return std::nullopt;
   return choice;
 }
 
-bool flash2_backward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(newest(p), p, reason);
+std::optional<core::Choice> choose_from80(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(p.dtype == DType::bf16 ? family_bf16() : family_fp16(), 80, Code::from80, p, reason);
 }
 
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(newest(p), p);
+std::optional<core::Choice> choose_sm75(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(family_sm75(), 75, Code::sm75, p, reason);
 }
 
-std::string flash2_backward_details(const core::Problem& p,
-                                    const registry::Configuration& /*configuration*/) {
-  return details_of(newest(p), p);
+std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
+  const KernelChoice kernels = choice.decision.as<Decision>().kernels;
+  std::string text;
+  auto add = [&](const char* what, const Instance* kernel) {
+    if (kernel == nullptr) return;
+    text += core::concat(text.empty() ? "" : "\n", what, ": ", kernel->block_q, " queries x ",
+                         kernel->block_k, " keys, ", kernel->threads, " threads, ",
+                         shared_memory_of(kernels, *kernel), " bytes of shared memory");
+  };
+  add(kernels.head_dim == 0 ? "dK, dV"
+      : kernels.in_turns    ? "dK, dV, and dQ by fp32 reductions in turns"
+                            : "dK, dV, and dQ by fp32 reductions",
+      kernels.keys);
+  add("dQ without reductions", kernels.queries);
+  add("gradient of the bias", kernels.bias);
+  return text;
 }
 
-void flash2_backward(const core::Problem& p, const registry::Configuration& /*configuration*/,
-                     const registry::Resources& resources) {
-  run(newest(p), p, resources);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto d = choice.decision.as<Decision>();
+  const KernelChoice& kernels = d.kernels;
+  const Workspace workspace(p, kernels, resources.workspace);
+  const DeviceScope scope(p.device.index);
+  BackwardCall a{.problem = p,
+                 .blocks = {QueryBlocks::count(p)},
+                 .features = ScoreFeatures::of(p),
+                 .statistics = workspace.statistics,
+                 .grad_q_sums = workspace.sums,
+                 .head_dim = kernels.head_dim,
+                 .turns = workspace.turns,
+                 .ticket = workspace.ticket};
+  auto enqueue = [&](const Instance& kernel, const char* name, std::int64_t grid) {
+    launch(kernel.kernel, name, grid, kernel.threads,
+           static_cast<std::size_t>(shared_memory_of(kernels, kernel)), resources.stream, a);
+  };
+  a.order = d.orders.blocks;
+  launch(d.prepare, "flash2 backward, prepare", d.grids.blocks, kPrepareThreads, 0, resources.stream, a);
+  if (kernels.keys != nullptr) {
+    a.order = d.orders.keys;
+    a.bias_staged = kernels.bias_staged;
+    enqueue(*kernels.keys, "flash2 backward, keys", d.grids.keys);
+  }
+  if (kernels.head_dim != 0) {
+    a.order = d.orders.blocks;
+    launch(d.finish, "flash2 backward, finish", d.grids.blocks, kFinishThreads, 0, resources.stream, a);
+  }
+  if (kernels.queries != nullptr) {
+    a.order = d.orders.queries;
+    enqueue(*kernels.queries, "flash2 backward, queries", d.grids.queries);
+  }
+  if (kernels.bias != nullptr) enqueue(*kernels.bias, "flash2 backward, bias", d.grids.bias);
 }
 
-bool flash2_sm75_backward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(sm75(), p, reason);
-}
-
-registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(sm75(), p);
-}
-
-std::string flash2_sm75_backward_details(const core::Problem& p,
-                                         const registry::Configuration& /*configuration*/) {
-  return details_of(sm75(), p);
-}
-
-void flash2_sm75_backward(const core::Problem& p, const registry::Configuration& /*configuration*/,
-                          const registry::Resources& resources) {
-  run(sm75(), p, resources);
-}
-
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::backward

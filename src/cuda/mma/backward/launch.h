@@ -1,4 +1,5 @@
-// cuda.flash2 backward for 16-bit types: the entries for the registry, and the choices behind them.
+// cuda.flash2 and cuda.flash2_sm75, backward for 16-bit types: what the registry calls, and the
+// choices behind it.
 #pragma once
 
 #include <string>
@@ -8,41 +9,34 @@
 #include "cuda/common/host/device.h"
 #include "cuda/mma/backward/arguments.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::backward {
 
-// Which kernels serve a problem on a device: a pure function of both.
-struct BackwardChoice {
-  const flash2::BackwardKernel* keys =
-      nullptr;  // null: neither dK nor dV nor a dQ by reductions is asked for
-  const flash2::BackwardKernel* queries = nullptr;  // null: dQ is not asked for, or comes with the keys
-  const flash2::BackwardKernel* bias = nullptr;     // null: no gradient of a bias is asked for
-  int head_dim = 0;                                 // of the sums of dQ; 0: none
-  bool in_turns = false;                            // the sums are added in a fixed order
-  bool bias_staged = false;                         // for `keys` the bias comes through shared memory
-  bool complete = true;                             // false: something is missing, for the reason given
+// Which kernels run a problem.
+struct KernelChoice {
+  const Instance* keys = nullptr;     // dK and dV, and dQ by reductions; null: not requested
+  const Instance* queries = nullptr;  // dQ; null: not requested, or it comes with the keys
+  const Instance* bias = nullptr;     // the gradient of the bias; null: not requested
+  int head_dim = 0;                   // of the sums of dQ; 0: there are none
+  bool in_turns = false;              // the sums are added in a fixed order
+  bool bias_staged = false;           // for `keys` the bias comes through shared memory
 };
 
-BackwardChoice choose_backward(const flash2::BackwardFamily& family, const DeviceLimits& device,
-                               const core::Problem& p, core::Reason reason = {});
+// Which kernels of a family run a problem on a device: a pure function. Nothing, and the reason,
+// when one is missing.
+std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
+                                           const core::Problem& p, core::Reason reason = {});
 
-// The order of the blocks of queries, for what comes before and after the tiles; and of tiles of `tile` keys.
+// The order of the blocks of queries, before and after the tiles; and of tiles of `tile` keys.
 core::BasicTaskOrder<std::uint32_t> query_block_order(const core::Problem& p);
 core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::int64_t tile,
                                                    const DeviceLimits& device);
 
-// For GPUs from sm_80 on.
-bool flash2_backward_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration flash2_backward_configuration(const core::Problem& p, int workers);
-std::string flash2_backward_details(const core::Problem& p, const registry::Configuration& configuration);
-void flash2_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+// cuda.flash2: kernels for compute capability 8.0 or newer.
+std::optional<core::Choice> choose_from80(const core::Problem& p, int workers, core::Reason reason);
+// cuda.flash2_sm75: kernels for Turing, which newer GPUs run too.
+std::optional<core::Choice> choose_sm75(const core::Problem& p, int workers, core::Reason reason);
 
-// The path for Turing; it runs on newer GPUs too.
-bool flash2_sm75_backward_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration flash2_sm75_backward_configuration(const core::Problem& p, int workers);
-std::string flash2_sm75_backward_details(const core::Problem& p,
-                                         const registry::Configuration& configuration);
-void flash2_sm75_backward(const core::Problem& p, const registry::Configuration& configuration,
-                          const registry::Resources& resources);
+std::string details(const core::Problem& p, const core::Choice& choice);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::backward

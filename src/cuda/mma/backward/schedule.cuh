@@ -1,14 +1,21 @@
-// The walk of a thread block over the queries that see its tile of keys: from the last query to the first, for one query head
-// of the group after the other; and, in deterministic mode, its turns at their dQ.
+// The walk of a thread block over the queries that see its tile of keys: from the last query to the
+// first, one query head of the group after the other.
+//
+// Turns. Deterministic mode adds to dQ in a fixed order: tiles of keys add to a block of queries
+// one after the other, from the first tile that it sees to the last. Every tile walks from the last
+// query that sees it to the first, so neighbouring tiles follow each other at a distance of one
+// step, and none waits once the first steps are through. A tile waits only for tiles of smaller
+// number. Tasks are numbered in the order in which thread blocks begin to run (a ticket, not
+// blockIdx), with the tiles of a head in ascending order. So whatever a tile waits for has begun.
 #pragma once
 
+#include "cuda/common/ptx/memory.cuh"
 #include "cuda/mma/backward/loader.cuh"
-#include "cuda/mma/backward/ordered_sums.cuh"
 
-namespace tessera::cuda::flash2 {
+namespace tessera::cuda::mma::backward {
 
-// The step at hand, the one after it, and what was last seen of the turns.
-template <BackwardConfig C>
+// The current step, the next one, and how many turns were done when thread 0 last looked.
+template <KeysConfig C>
 struct KeyTileWalk {
   static constexpr int kBlockQ = C.block_q;
 
@@ -16,7 +23,7 @@ struct KeyTileWalk {
   QueryStep step, next;
   std::uint32_t turns_done;
 
-  // Finds the next step and begins to copy it.
+  // Finds the next step and begins to copy its rows.
   __device__ __forceinline__ void prefetch() {
     const core::Problem& p = copies.p;
     KeyTile& tile = copies.tile;
@@ -43,32 +50,38 @@ struct KeyTileWalk {
     commit_copies<C.engine>();
   }
 
-  // Deterministic mode: thread 0 looks early in a step whose turn it is, and before the barrier in front of the reductions
-  // waits, if need be, and passes on the turn of the step before, whose reductions lie behind a barrier.
+  // The counter of the tiles that have added to the step's queries.
   __device__ __forceinline__ std::uint32_t* own_turn() const {
     return copies.a.turns + copies.block_of(copies.tile.run[step.which].head, step.begin) * kTurnsPerBlock +
            step.begin % kQueryBlock / kTurnQueries;
   }
+
+  // Early in a step thread 0 looks whose turn it is.
   __device__ __forceinline__ void look_for_turn() {
-    if (C.in_turns && copies.a.turns != nullptr && threadIdx.x == 0) turns_done = load_turn(own_turn());
+    if (C.in_turns && copies.a.turns != nullptr && threadIdx.x == 0)
+      turns_done = ptx::load_relaxed(own_turn());
   }
+
+  // Before the barrier in front of the reductions it waits for its turn, and passes on that of the
+  // step before, whose reductions lie behind a barrier.
   __device__ __forceinline__ void take_turn() {
     KeyTile& tile = copies.tile;
     if (!C.in_turns || copies.a.turns == nullptr || threadIdx.x != 0) return;
     const int before = tile.keys.begin / C.block_k() - max(0, step.begin + tile.band.low) / C.block_k();
     std::uint32_t* turn = own_turn();
-    while (turns_done != static_cast<std::uint32_t>(before)) turns_done = load_turn(turn);
-    fence();
-    if (tile.turn != nullptr) pass_turn(tile.turn);
+    while (turns_done != static_cast<std::uint32_t>(before)) turns_done = ptx::load_relaxed(turn);
+    ptx::fence();
+    if (tile.turn != nullptr) ptx::increment(tile.turn);
     tile.turn = turn;
   }
+
   // After the last step, behind a barrier.
   __device__ __forceinline__ void pass_last_turn() {
     if (C.in_turns && threadIdx.x == 0 && copies.tile.turn != nullptr) {
-      fence();
-      pass_turn(copies.tile.turn);
+      ptx::fence();
+      ptx::increment(copies.tile.turn);
     }
   }
 };
 
-}  // namespace tessera::cuda::flash2
+}  // namespace tessera::cuda::mma::backward

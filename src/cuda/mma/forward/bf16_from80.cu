@@ -4,8 +4,9 @@
 
 namespace tessera::cuda {
 
-std::span<const ForwardInstance> flash2_forward_bf16() {
-  static constexpr auto kInstances = forward_instances<kForwardConfigs<ptx::Half16::bf16>>();
+std::span<const mma::forward::Instance> flash2_forward_bf16() {
+  static constexpr auto kInstances =
+      instances<mma::forward::kConfigs<ptx::Half16::bf16>>(mma::forward::kInstanceOf);
   return kInstances;
 }
 

@@ -1,4 +1,5 @@
-// How a forward kernel is cut, and what it is told at run time. Host code: also compiled without nvcc.
+// The tile sizes and options of a forward kernel, and its arguments. Host code: also compiled
+// without nvcc.
 #pragma once
 
 #include <cstdint>
@@ -9,64 +10,66 @@
 #include "cuda/common/ptx/types.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-inline constexpr int kForwardStaticBytes =
-    1536;  // shared memory that a kernel takes beside its tiles, rounded up
-inline constexpr int kMostForwardWarps = 8;
+inline constexpr int kStaticBytes = 1536;  // shared memory beside the tiles, rounded up
+inline constexpr int kMostWarps = 8;
 
-struct ForwardConfig {
+struct Config {
   int head_dim = 64;  // 64, 128 or 256: the larger of d_qk and d_v fits
   int m_tiles = 2;    // 16-row tiles per warp
   int warps = 4;
   int block_k = 64;             // keys per step
-  int chunk = 32;               // columns of scores held at a time
-  int search = 0;               // the same where maxima are searched; 0: as many
-  int stages = 2;               // copies of K and V under way
-  bool pairs = false;           // of warps that share their rows (wide_kernel.cuh)
-  bool q_in_registers = false;  // else read from shared memory for every step
-  bool q_makes_room = false;    // once it is there, K and V take its place in shared memory
+  int chunk = 32;               // columns of scores that a warp holds at a time
+  int search = 0;               // the same where a step searches maxima; 0: as `chunk`
+  int stages = 2;               // steps of K and V in shared memory
+  bool pairs = false;           // pairs of warps share their rows (wide_kernel.cuh)
+  bool q_in_registers = false;  // otherwise every step reads Q from shared memory
+  bool q_makes_room = false;    // with Q in registers: K and V overwrite it in shared memory
   int blocks_per_sm = 2;
   ptx::Half16 type = ptx::Half16::bf16;
   ptx::Mma mma = ptx::Mma::k16;
   Variant variant = Variant::plain;
-  bool bias = true;  // whether an instance with features serves a bias, too
+  bool bias = true;  // whether an instance with features supports a bias
 
+  constexpr int element_bytes() const { return ptx::element_bytes(type); }
   constexpr int block_q() const { return 16 * m_tiles * warps / (pairs ? 2 : 1); }
   constexpr int search_width() const { return search == 0 ? chunk : search; }
   constexpr int threads() const { return 32 * warps; }
-  constexpr int q_bytes() const { return block_q() * head_dim * 2; }
-  constexpr int kv_bytes() const { return block_k * head_dim * 2; }            // of one tile
-  constexpr int probability_bytes() const { return block_q() * block_k * 2; }  // of one tile of P
+  constexpr int q_bytes() const { return block_q() * head_dim * element_bytes(); }
+  // Of one tile of K, V or P.
+  constexpr int kv_bytes() const { return block_k * head_dim * element_bytes(); }
+  constexpr int probability_bytes() const { return block_q() * block_k * element_bytes(); }
   constexpr int tile_bytes() const {
-    const int shared_by_pairs = pairs ? 2 * probability_bytes() + 2 * block_q() * 4 : 0;
+    const int shared_by_pairs =
+        pairs ? 2 * probability_bytes() + 2 * block_q() * static_cast<int>(sizeof(float)) : 0;
     const int kv = 2 * stages * kv_bytes();
     return (q_makes_room ? (q_bytes() > kv ? q_bytes() : kv) : q_bytes() + kv) + shared_by_pairs;
   }
-  constexpr int bias_bytes() const { return stages * block_q() * block_k * 2; }
+  constexpr int bias_bytes() const { return stages * block_q() * block_k * element_bytes(); }
 };
 
-struct ForwardArguments {
+struct Arguments {
   core::Problem p;
   core::GridOrder order;
   core::DiagonalRule diagonals;
   ScoreFeatures features;
-  std::uint32_t origin_row;      // of the random numbers
-  std::uint32_t origin_group;    // their group of columns where column_shift counts from
+  std::uint32_t origin_row;      // of the random numbers of row 0
+  std::uint32_t origin_group;    // the random numbers' group at column -column_shift
   core::Divider group;           // query heads per key/value head
-  int k_row_bytes, v_row_bytes;  // plain: they fit
-  int column_shift;              // steps begin where column + shift is a multiple of the step
+  int k_row_bytes, v_row_bytes;  // only valid for the plain variant
+  int column_shift;              // steps begin where column + shift is a multiple of block_k
   bool q_aligned, k_aligned, v_aligned, out_aligned;
-  bool bias_staged;  // the bias comes through shared memory
+  bool bias_staged;  // the bias is copied to shared memory first
   bool speculate;
 };
 
-using ForwardKernel = void (*)(ForwardArguments);
+using Kernel = void (*)(Arguments);
 
-// An instance: how it is cut, and the function to launch.
-struct ForwardInstance {
-  ForwardConfig config;
-  ForwardKernel kernel;
+// A compiled kernel and its config.
+struct Instance {
+  Config config;
+  Kernel kernel;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

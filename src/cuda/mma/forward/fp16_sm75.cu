@@ -4,8 +4,8 @@
 
 namespace tessera::cuda {
 
-std::span<const ForwardInstance> flash2_sm75_forward_fp16() {
-  static constexpr auto kInstances = forward_instances<kTuringForwardConfigs>();
+std::span<const mma::forward::Instance> flash2_sm75_forward_fp16() {
+  static constexpr auto kInstances = instances<mma::forward::kTuringConfigs>(mma::forward::kInstanceOf);
   return kInstances;
 }
 

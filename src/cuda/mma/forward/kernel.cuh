@@ -1,29 +1,36 @@
-// flash2 forward on mma.sync: exact attention for 16-bit types on every GPU from Turing on.
+// cuda.flash2 forward: exact attention in 16-bit types by mma.sync, on every GPU from Turing on.
 //
-// A thread block owns block_q queries of one head and walks over the keys they see, from the last to the first. A warp
-// owns 16 * m_tiles of the rows, with all columns of their output in registers. Per step of block_k keys:
+// Schedule
+//   A thread block owns block_q queries of one head and walks over the keys that they see, from the
+//   last to the first. A warp owns 16 * m_tiles of the rows and holds all columns of their output
+//   in registers. A step of block_k keys:
 //
-//     copies of the next K and V tile are issued    (cp.async, two stages; on Turing through registers)
+//     issue the copies of the next K and V tile    (cp.async; on Turing through registers)
 //     for each chunk of the step:  S = Q K^T  ->  P = 2^(S c - m c)  ->  O += P V
 //
-// Speculation. Steps that a mask cuts search each row's maximum m (search_step). The others exponentiate against the m known
-// so far, at the very beginning against that of the first chunk: without a search the exponentials of one chunk stand
-// between the products of its neighbours (speculative_step), and a step is one run of instructions without a branch. At
-// its end a vote over its row sums tells whether a score outgrew m too far for P's type. Then what the step added is
-// subtracted again - the error of that is scaled away, because the maximum has grown by as much - and the step is done
-// with a search, as are the next two, four, eight ... steps, twice as many every time. What is decided depends on the tile's
-// rows alone: results stay reproducible and independent of the rest of the batch.
+// Speculation
+//   The online softmax needs each row's maximum m before it can compute P. Only steps that a mask
+//   cuts search it (search_step). All others use the m known so far; the first one uses the maximum
+//   of its first chunk. Without a search the exponentials of one chunk can be interleaved with the
+//   products of its neighbours (speculative_step), and a step is one run of instructions without a
+//   branch. At the end of such a step the warp checks its row sums. If a score has outgrown m too
+//   far for P's type, the warp subtracts what the step added to O, and searches in this step and in
+//   the next two, four, eight ... steps. The rounding error of the subtraction does not matter: the
+//   maximum has grown, and O is scaled down by as much. These decisions depend on the rows of the
+//   tile alone, so results are reproducible and independent of the rest of the batch.
 //
-// Two warps per scheduler are all that registers allow, so what stands between the barrier and the first product counts:
-// whether a step may be speculated on is two comparisons, and the plain kernels keep their addresses (ptx::kept), because
-// the compiler would rather work them out again in every step.
+// Latency
+//   Registers allow two warps per scheduler, so the instructions between a barrier and the first
+//   product count. Whether a step may speculate takes two comparisons, and the plain kernels keep
+//   their addresses in registers (ptx::opaque), because the compiler would compute them again in
+//   every step.
 //
-// Traffic: Q and O once, K and V once per block of queries and head (from L2 when heads of a wave share it), LSE once.
+// Traffic
+//   Q, O and LSE once; K and V once per tile of queries and head, from L2 where the heads of a wave
+//   share them.
 #pragma once
 
-#include <array>
 #include <type_traits>
-#include <utility>
 
 #include "cuda/common/instances.h"
 #include "cuda/mma/forward/epilogue.cuh"
@@ -31,10 +38,10 @@
 #include "cuda/mma/forward/tile.cuh"
 #include "cuda/mma/forward/wide_kernel.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-template <ForwardConfig C>
-__device__ __forceinline__ ForwardTile<C>::ForwardTile(const ForwardArguments& arguments)
+template <Config C>
+__device__ __forceinline__ QueryTile<C>::QueryTile(const Arguments& arguments)
     : a_(arguments),
       shared_([] {
         extern __shared__ __align__(128) unsigned char memory[];
@@ -46,9 +53,9 @@ __device__ __forceinline__ ForwardTile<C>::ForwardTile(const ForwardArguments& a
   q_lane_ = shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk);
   k_lane_ = k_tile(0).base + Tile::offset(by_column.row, by_column.chunk);
   v_lane_ = v_tile(0).base + Tile::offset(by_row.row, by_row.chunk);
-  if constexpr (kPlain) {  // with features there is too little room for them
-    q_lane_ = ptx::kept(q_lane_), k_lane_ = ptx::kept(k_lane_);
-    if constexpr (C.head_dim == 64) v_lane_ = ptx::kept(v_lane_);
+  if constexpr (kPlain) {  // features leave too few registers
+    q_lane_ = ptx::opaque(q_lane_), k_lane_ = ptx::opaque(k_lane_);
+    if constexpr (C.head_dim == 64) v_lane_ = ptx::opaque(v_lane_);
   }
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
@@ -63,11 +70,11 @@ __device__ __forceinline__ ForwardTile<C>::ForwardTile(const ForwardArguments& a
       if (!walk.done()) load_step(here.k(), here.v(), walk.begin(), here.keys(), 0);
     }
   }
-  here.template remember<C.variant>(place());
+  here.template remember<C.variant>(info());
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::clear() {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::clear() {
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -77,69 +84,69 @@ __device__ __forceinline__ void ForwardTile<C>::clear() {
   }
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ RowSource ForwardTile<C>::key_rows() const {
-  return {place().k, a_.p.k.row_stride, static_cast<int>(a_.p.qk_dim), a_.k_aligned};
+template <Config C>
+__device__ __forceinline__ RowSource QueryTile<C>::key_rows() const {
+  return {info().k, a_.p.k.row_stride, static_cast<int>(a_.p.qk_dim), a_.k_aligned};
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ RowSource ForwardTile<C>::value_rows() const {
-  return {place().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), a_.v_aligned};
+template <Config C>
+__device__ __forceinline__ RowSource QueryTile<C>::value_rows() const {
+  return {info().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), a_.v_aligned};
 }
 
-// K, V and the bias; keys from `limit` on arrive as zero.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::load_step(const RowSource& k, const RowSource& v, int begin,
-                                                          int limit, int stage) {
+// Copies K, V and the bias of a step. Keys from `limit` on become zeros.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::load_step(const RowSource& k, const RowSource& v, int begin,
+                                                        int limit, int stage) {
   load_rows<C.head_dim, C.block_k, C.threads(), kAsync, kFeatured, kDropout>(k_tile(stage), k, begin, limit);
   load_rows<C.head_dim, C.block_k, C.threads(), kAsync, kFeatured, kDropout>(v_tile(stage), v, begin, limit);
   load_bias_tile(begin, stage);
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::load_step(int begin, int stage) {
-  load_step(key_rows(), value_rows(), begin, place().keys, stage);
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::load_step(int begin, int stage) {
+  load_step(key_rows(), value_rows(), begin, info().keys, stage);
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::load_bias_tile(int begin, int stage) {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::load_bias_tile(int begin, int stage) {
   if constexpr (kFeatured && C.bias) {
     if (!a_.bias_staged) return;
     const core::View& bias = a_.p.bias;
-    const RowSource source{static_cast<const std::uint16_t*>(bias.data) + place().bias + begin,
+    const RowSource source{static_cast<const ptx::HalfBits*>(bias.data) + info().bias + begin,
                            bias.row_stride, static_cast<int>(a_.p.k_length) - begin, true};
-    load_rows<C.block_k, C.block_q(), C.threads(), kAsync, false>(bias_tile(stage), source, place().begin,
-                                                                  place().end);
+    load_rows<C.block_k, C.block_q(), C.threads(), kAsync, false>(bias_tile(stage), source, info().begin,
+                                                                  info().end);
   }
 }
 
-// A step that is not the first: walking down, all its keys exist. !any: there is none; the tile is filled with zeros, so
-// that there is no branch.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::copy_whole_step(int begin, bool any, int stage) {
+// Copies a step that is not the first; walking down, all its keys exist. Without a next step (!any)
+// the tile is filled with zeros, which saves a branch.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::copy_whole_step(int begin, bool any, int stage) {
   const int column = own_column<C.head_dim>();
-  copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), place().k, k_own_, a_.k_row_bytes, begin,
+  copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), info().k, k_own_, a_.k_row_bytes, begin,
                                                 any && column < a_.p.qk_dim);
-  copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage), place().v, v_own_, a_.v_row_bytes, begin,
+  copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage), info().v, v_own_, a_.v_row_bytes, begin,
                                                 any && column < a_.p.v_dim);
 }
 
-// From global memory to registers, and on to shared memory.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::fetch_step(Held& held, int begin) {
-  held.k.template fetch<kFeatured, kDropout>(key_rows(), begin, place().keys);
-  held.v.template fetch<kFeatured, kDropout>(value_rows(), begin, place().keys);
+// From global memory to registers; put_step goes on to shared memory.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::fetch_step(Held& held, int begin) {
+  held.k.template fetch<kFeatured, kDropout>(key_rows(), begin, info().keys);
+  held.v.template fetch<kFeatured, kDropout>(value_rows(), begin, info().keys);
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::put_step(const Held& held, int begin, int stage) {
-  held.k.template put<kFeatured, kDropout>(k_tile(stage), key_rows(), begin, place().keys);
-  held.v.template put<kFeatured, kDropout>(v_tile(stage), value_rows(), begin, place().keys);
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::put_step(const Held& held, int begin, int stage) {
+  held.k.template put<kFeatured, kDropout>(k_tile(stage), key_rows(), begin, info().keys);
+  held.v.template put<kFeatured, kDropout>(v_tile(stage), value_rows(), begin, info().keys);
   load_bias_tile(begin, stage);
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::load_queries() {
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::load_queries() {
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) {
 #pragma unroll
@@ -147,29 +154,30 @@ __device__ __forceinline__ void ForwardTile<C>::load_queries() {
   }
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ int ForwardTile<C>::count_failure() {
-  const int failures = place().failures + 1;
+template <Config C>
+__device__ __forceinline__ int QueryTile<C>::count_failure() {
+  const int failures = info().failures + 1;
   __syncwarp();
-  if (lane_ == 0) place().failures = failures;
+  if (lane_ == 0) info().failures = failures;
   return failures;
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ WholeSteps ForwardTile<C>::whole() const {
-  return whole_steps(place(), warp_row_, warp_row_ + 16 * kM - 1, C.block_k);
+template <Config C>
+__device__ __forceinline__ WholeSteps QueryTile<C>::whole() const {
+  return whole_steps(info(), warp_row_, warp_row_ + 16 * kM - 1, C.block_k);
 }
 
-// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
+// Computes all steps. `careful`: no speculation, and non-finite values do not reach rows that do
+// not see them.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::walk_keys(bool careful) {
   static_assert(C.stages == 1 || C.stages == 2);
-  Walk walk(place().visible, C.block_k, kDropout ? a_.column_shift : 0);
-  int speculative = -1;  // the last step to be done so: none as long as a row has no maximum
+  Walk walk(info().visible, C.block_k, kDropout ? a_.column_shift : 0);
+  int speculative = -1;  // steps that begin up to here may speculate; -1: none
   if (lane_ == 0) {
-    if (careful || !a_.speculate) place().failures = -1;
-    if constexpr (kFeatured) place().careful = careful;
-    place().whole = whole();
+    if (careful || !a_.speculate) info().failures = -1;
+    if constexpr (kFeatured) info().careful = careful;
+    info().whole = whole();
   }
   __syncwarp();
   Held held;
@@ -191,7 +199,7 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
     const int stage = C.stages == 2 ? i & 1 : 0;
     const Step cut{begin, walk.first(), walk.last()};
     walk.next();
-    const bool above = kPlain && begin >= place().whole.low;  // read while others are waited for
+    const bool above = kPlain && begin >= info().whole.low;  // read here to overlap with the wait
     if constexpr (C.stages == 1) {
       if (i > 0) __syncthreads();
       if constexpr (kHold) put_step(held, begin, 0);
@@ -213,10 +221,10 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
     if constexpr (C.q_in_registers && !C.q_makes_room) {
       if (i == 0) load_queries();
     }
-    if (careful) hide_spoiled_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
+    if (careful) hide_non_finite_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
     bool copied = !kCopyLate, complete = false;
     if constexpr (kSpeculate) {
-      if (i == 0 && place().failures == 0 && above && begin <= place().whole.high) {
+      if (i == 0 && info().failures == 0 && above && begin <= info().whole.high) {
         guess_maxima(stage);
         if (has_maxima()) speculative = begin;
       }
@@ -224,28 +232,30 @@ __device__ __forceinline__ void ForwardTile<C>::walk_keys(bool careful) {
         complete = speculative_step(stage, copy_next);
         copied = true;
         if (!complete) {
-          // Not for the next steps: twice as many each time, so that bad luck stays cheap.
+          // The next steps search: twice as many after each failure, so that unlucky data stays
+          // cheap.
           speculative = walk.begin() - (C.block_k << min(count_failure(), 16));
-          begin = place().whole.low;  // seen whole, like this one, whose begin was not worth a register
+          // Visible as a whole, as this step is. No register holds where that begins.
+          begin = info().whole.low;
         }
       }
     }
     if (!copied) copy_next();
     if (!complete) {
-      const Step step = kPlain ? Step{begin, begin, min(begin + C.block_k, place().keys)} : cut;
-      if (search_step(step, stage) && place().failures == 0) speculative = place().whole.high;
+      const Step step = kPlain ? Step{begin, begin, min(begin + C.block_k, info().keys)} : cut;
+      if (search_step(step, stage) && info().failures == 0) speculative = info().whole.high;
     }
     if constexpr (kHold && C.stages == 2) {
       if (!walk.done()) put_step(held, walk.begin(), stage ^ 1);
     }
   }
   if constexpr (kAsync) ptx::wait_copies<0>();
-  __syncthreads();  // the copies of Q, too, when there was no step
+  __syncthreads();  // also for the copies of Q, if there was no step
 }
 
-// False: the tile has values that are not finite, and must be computed again with care.
-template <ForwardConfig C>
-__device__ __forceinline__ bool ForwardTile<C>::compute(bool careful) {
+// False: the tile has a non-finite value and has to be computed again with care.
+template <Config C>
+__device__ __forceinline__ bool QueryTile<C>::compute(bool careful) {
   clear();
   walk_keys(careful);
   if (__syncthreads_or(!all_finite(o_)) && !careful) return false;
@@ -253,25 +263,18 @@ __device__ __forceinline__ bool ForwardTile<C>::compute(bool careful) {
   return true;
 }
 
-template <typename Config>
-__global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_per_sm)
-    flash2_forward_kernel(const __grid_constant__ ForwardArguments arguments) {
+template <typename C>
+__global__ void __launch_bounds__(C::value.threads(), C::value.blocks_per_sm)
+    forward_kernel(const __grid_constant__ Arguments arguments) {
 #pragma unroll 1
   for (bool careful = false;; careful = true) {
-    using Tile =
-        std::conditional_t<Config::value.pairs, WideForwardTile<Config::value>, ForwardTile<Config::value>>;
+    using Tile = std::conditional_t<C::value.pairs, WideQueryTile<C::value>, QueryTile<C::value>>;
     Tile tile(arguments);
     if (tile.empty() || tile.compute(careful)) return;
   }
 }
 
-// The instances of a table of configs.
-template <const auto& Configs>
-constexpr auto forward_instances() {
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array{ForwardInstance{Configs[I], flash2_forward_kernel<Use<Configs[I]>>}...};
-  }
-  (std::make_index_sequence<Configs.size()>());
-}
+// The instance of a config, for instances().
+inline constexpr auto kInstanceOf = []<typename C>(C) { return Instance{C::value, forward_kernel<C>}; };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

@@ -6,164 +6,101 @@
 #include "core/base/text.h"
 #include "core/task_order.h"
 #include "core/visibility.h"
+#include "cuda/common/host/limits.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 namespace {
 
-constexpr int kPlainBlock = 64;          // the plain kernels' steps divide it
-constexpr int kReservedPerBlock = 1024;  // shared memory that the system takes for each thread block
+constexpr int kPlainBlock = 64;  // the plain kernels' steps divide it
 
-// Whether every row begins on a 16-byte boundary and is whole 16-byte chunks.
-bool aligned(const core::View& view, std::int64_t columns) {
-  constexpr std::int64_t kNumbers = 8;
-  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && view.batch_stride % kNumbers == 0 &&
-         view.head_stride % kNumbers == 0 && view.row_stride % kNumbers == 0 && columns % kNumbers == 0;
-}
+// How one problem is run.
+struct Decision {
+  InstanceChoice chosen{};
+  int column_shift = 0;
+  core::TaskOrder order{};
+  bool speculate = true;
+};
 
-// Columns by which the steps are shifted so that a call of the random generator never straddles two of them.
-int column_shift(const core::Problem& p) {
+// By how many columns the steps are shifted, so that no call of the random generator straddles two
+// of them.
+int column_shift_of(const core::Problem& p) {
   constexpr std::int64_t kGroup = core::kDropoutGroup;
-  return forward_variant(p) == Variant::dropout
-             ? static_cast<int>((p.origin.column % kGroup + kGroup) % kGroup)
-             : 0;
+  return variant_of(p) == Variant::dropout ? static_cast<int>((p.origin.column % kGroup + kGroup) % kGroup)
+                                           : 0;
 }
 
 bool bias_can_be_staged(const core::Problem& p) {
-  return p.has_bias && p.bias_dtype == p.dtype && column_shift(p) == 0 && aligned(p.bias, p.k_length);
+  return p.has_bias && p.bias_dtype == p.dtype && column_shift_of(p) == 0 &&
+         aligned(p.bias, p.k_length, p.dtype);
 }
 
-// With the bias when it fits.
-int shared_memory(const ForwardConfig& c, const core::Problem& p, const DeviceLimits& device) {
-  const int with_bias = c.tile_bytes() + c.bias_bytes();
-  return bias_can_be_staged(p) && with_bias + kForwardStaticBytes <= device.shared_memory ? with_bias
-                                                                                          : c.tile_bytes();
+// With a tile of the bias in shared memory when it fits.
+InstanceChoice with_bias(const Instance& instance, const core::Problem& p, const DeviceLimits& device) {
+  const Config& c = instance.config;
+  const int bytes = c.tile_bytes() + c.bias_bytes();
+  const bool staged = bias_can_be_staged(p) && bytes + kStaticBytes <= device.shared_memory;
+  return {&instance, staged ? bytes : c.tile_bytes(), staged && c.bias_bytes() > 0};
 }
 
-// The instances for one kind of GPU, and the code that they are in.
-struct Path {
-  std::span<const ForwardInstance> instances;
-  int capability;
-  Code code;
-
-  const DeviceLimits& device(const core::Problem& p) const { return device_limits(p.device.index, code); }
-};
-
-Path newest(const core::Problem& p) {
-  return {p.dtype == DType::bf16 ? flash2_forward_bf16() : flash2_forward_fp16(), 80, Code::from80};
-}
-
-Path sm75() { return {flash2_sm75_forward_fp16(), 75, Code::sm75}; }
-
-// Pairs of warps start slowly: with few keys per query the other kernel is faster (measured on an H200: 256 keys, 199
-// against 184 TFLOP/s; 512 keys, 239 against 272). The sequences of a packed batch must not decide about each other.
+// Pairs of warps start slowly: with few keys per query the other instance is faster (measured on an
+// H200: 256 keys, 199 against 184 TFLOP/s; 512 keys, 239 against 272). The lengths of a packed
+// batch must not decide: a row would depend on other sequences.
 bool worth_pairs(const core::Problem& p) {
   constexpr double kFewestKeys = 384;
   return p.packed || core::visible_pairs(core::sequence(p, 0).band, p.q_length, p.k_length) >=
                          kFewestKeys * static_cast<double>(p.q_length);
 }
 
-// Heads side by side: at least two waves of tiles, and as many as keep their keys and values in 2/5 of L2 (24 MB on an H200).
-std::int64_t heads_together(const core::Problem& p, const DeviceLimits& device, std::int64_t tiles) {
-  const std::int64_t heads = p.batch * p.q_heads;
-  if (heads == 0 || tiles == 0) return 0;
-  const std::int64_t bytes = std::max<std::int64_t>(p.k_length * (p.qk_dim + p.v_dim) * 2 / p.group(), 1);
-  const std::int64_t wave = (2 * device.multiprocessors + tiles - 1) / tiles;
-  const auto cached = static_cast<std::int64_t>(device.l2_bytes * 2 / 5) / bytes;
-  const std::int64_t together = std::clamp(std::max(wave, cached), std::int64_t{1}, heads);
-  const std::int64_t groups = (heads + together - 1) / together;
-  return (heads + groups - 1) / groups;  // of equal size
-}
-
-// Tile by tile over the heads that stand together, those that see most first. Also where all see the same: thread blocks
-// that run side by side then read the keys of many heads, not all the same lines.
-core::TileOrder order_of(const core::Problem& p) {
+// Tile by tile over the heads that advance together, the tiles that see most keys first. Also where
+// all tiles see the same: thread blocks that run at the same time then read the keys of many heads,
+// and not all the same lines.
+core::TileOrder tile_order_of(const core::Problem& p) {
   const core::Band band =
       p.packed ? core::Band{p.left, p.right, p.k_length - p.q_length} : core::sequence(p, 0).band;
   const core::TileOrder order = core::tile_order(band, p.q_length, p.k_length);
   return order == core::TileOrder::plain ? core::TileOrder::descending : order;
 }
 
-const ForwardInstance* choose(const Path& path, const core::Problem& p) {
-  return choose_forward(path.instances, path.device(p), p);
+// The keys and values of the heads that advance together take at most 2/5 of L2 (24 MB on an H200).
+core::TaskOrder order_of(const Config& c, const core::Problem& p, const DeviceLimits& device) {
+  const std::int64_t tiles = core::Tiling{p.q_length, c.block_q(), p.blocks.block_q}.count();
+  const std::int64_t heads = p.batch * p.q_heads;
+  const std::int64_t head_bytes = heads == 0 ? 0
+                                             : p.k_length * (p.qk_dim + p.v_dim) *
+                                                   static_cast<std::int64_t>(size_of(p.dtype)) / p.group();
+  return {
+      .sequences = p.batch,
+      .heads = p.q_heads,
+      .tiles = tiles,
+      .order = tile_order_of(p),
+      .together = heads_together(heads, tiles, head_bytes, device.l2_bytes * 2 / 5, device.multiprocessors)};
 }
 
-registry::Configuration configuration_of(const Path& path, const core::Problem& p) {
-  const ForwardInstance* instance = choose(path, p);
-  if (instance == nullptr) return {};
-  const int bytes = shared_memory(instance->config, p, path.device(p));
-  return {.block_q = instance->config.block_q(),
-          .block_k = instance->config.block_k,
-          .shared_memory_bytes = static_cast<std::size_t>(bytes),
-          .fast_memory_bytes = static_cast<double>(bytes)};
-}
-
-std::string details_of(const Path& path, const core::Problem& p) {
-  const ForwardInstance* instance = choose(path, p);
-  if (instance == nullptr) return {};
-  const ForwardConfig& c = instance->config;
-  constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
-                                       "with features and dropout"};
-  return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
-                      "\n", c.warps, " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk,
-                      " columns at a time, ", c.stages, c.stages == 1 ? " stage" : " stages", ", ",
-                      c.blocks_per_sm, " thread blocks per SM\n", "keys from the last to the first, ",
-                      heads_together(p, path.device(p), (p.q_length + c.block_q() - 1) / c.block_q()),
-                      " heads together");
-}
-
-void run(const Path& path, const core::Problem& p, void* stream) {
-  const ForwardInstance* instance = choose(path, p);
-  const DeviceLimits& device = path.device(p);
-  const ForwardConfig& c = instance->config;
-  const core::Tiling tiling{p.q_length, c.block_q(), p.blocks.block_q};
-  ForwardArguments a{
-      .p = p,
-      .order = core::GridOrder({.sequences = p.batch,
-                                .heads = p.q_heads,
-                                .tiles = tiling.count(),
-                                .order = order_of(p),
-                                .together = heads_together(p, device, tiling.count())}),
-      .diagonals = core::diagonal_rule(p),
-      .features = ScoreFeatures::of(p),
-      .origin_row = static_cast<std::uint32_t>(p.origin.row),
-      .origin_group = static_cast<std::uint32_t>((p.origin.column - column_shift(p)) / core::kDropoutGroup),
-      .group = core::Divider(static_cast<std::uint32_t>(p.group())),
-      .k_row_bytes = static_cast<int>(p.k.row_stride * 2),
-      .v_row_bytes = static_cast<int>(p.v.row_stride * 2),
-      .column_shift = column_shift(p),
-      .q_aligned = aligned(p.q, p.qk_dim),
-      .k_aligned = aligned(p.k, p.qk_dim),
-      .v_aligned = aligned(p.v, p.v_dim),
-      .out_aligned = aligned(p.out, p.v_dim),
-      .bias_staged = false,
-      .speculate = !core::environment().lazy_maximum};
-  const int bytes = shared_memory(c, p, device);
-  a.bias_staged = bytes > c.tile_bytes();
-  const DeviceScope scope(p.device.index);
-  launch(instance->kernel, "flash2 forward", p.batch * p.q_heads * tiling.count(), c.threads(),
-         static_cast<std::size_t>(bytes), stream, a);
-}
-
-bool limits_of(const Path& path, const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& device = path.device(p);
-  const DeviceLimits& own = device_limits(p.device.index);
-  if (!own.failure.empty()) return reason.give(own.failure);
-  if (own.capability < path.capability) {
-    return reason.give("needs compute capability ", path.capability / 10, ".", path.capability % 10,
-                       ", cuda:", p.device.index, " has ", own.capability / 10, ".", own.capability % 10);
-  }
-  if (!device.failure.empty()) return reason.give(device.failure);
-  const ForwardInstance* instance = choose_forward(path.instances, device, p, reason);
-  return instance == nullptr || size_limits(p, instance->config.block_q(), reason);
+std::optional<core::Choice> choose(std::span<const Instance> instances, int capability, Code code,
+                                   const core::Problem& p, core::Reason reason) {
+  if (gpu_limit(p, {.least = capability}, code, reason)) return std::nullopt;
+  const DeviceLimits& device = device_limits(p.device.index, code);
+  const std::optional<InstanceChoice> chosen = choose_instance(instances, device, p, reason);
+  if (!chosen) return std::nullopt;
+  const Config& c = chosen->instance->config;
+  if (size_limits(p, c.block_q(), reason)) return std::nullopt;
+  return core::Choice{.block_q = c.block_q(),
+                      .block_k = c.block_k,
+                      .shared_memory_bytes = static_cast<std::size_t>(chosen->shared_memory),
+                      .traffic_cache_bytes = static_cast<double>(chosen->shared_memory),
+                      .decision = Decision{.chosen = *chosen,
+                                           .column_shift = column_shift_of(p),
+                                           .order = order_of(c, p, device),
+                                           .speculate = !core::environment().lazy_maximum}};
 }
 
 }  // namespace
 
-Variant forward_variant(const core::Problem& p) {
+Variant variant_of(const core::Problem& p) {
   if (p.dropout && p.dropout_threshold > 0) return Variant::dropout;
-  const bool all_aligned =
-      aligned(p.q, p.qk_dim) && aligned(p.k, p.qk_dim) && aligned(p.v, p.v_dim) && aligned(p.out, p.v_dim);
+  const bool all_aligned = aligned(p.q, p.qk_dim, p.dtype) && aligned(p.k, p.qk_dim, p.dtype) &&
+                           aligned(p.v, p.v_dim, p.dtype) && aligned(p.out, p.v_dim, p.dtype);
   // The plain kernels copy whole steps of keys by 32-bit strides.
   const bool whole_steps = (!p.blocks || p.blocks.block_k % kPlainBlock == 0) &&
                            std::max(p.k.row_stride, p.v.row_stride) < (std::int64_t{1} << 26);
@@ -171,61 +108,77 @@ Variant forward_variant(const core::Problem& p) {
   return plain && whole_steps && all_aligned ? Variant::plain : Variant::featured;
 }
 
-const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, core::Reason reason) {
-  const Variant variant = forward_variant(p);
-  for (const bool side_by_side : {true, false}) {  // as many per multiprocessor as the instance is meant for
-    for (const ForwardInstance& instance : instances) {
-      const ForwardConfig& c = instance.config;
+std::optional<InstanceChoice> choose_instance(std::span<const Instance> instances, const DeviceLimits& device,
+                                              const core::Problem& p, core::Reason reason) {
+  const Variant variant = variant_of(p);
+  // First with as many thread blocks per multiprocessor as the instance is meant for, then with
+  // one.
+  for (const bool side_by_side : {true, false}) {
+    for (const Instance& instance : instances) {
+      const Config& c = instance.config;
       if (p.has_bias && !c.bias) continue;
+      const InstanceChoice choice = with_bias(instance, p, device);
       const int blocks = side_by_side ? c.blocks_per_sm : 1;
-      const int bytes = (side_by_side ? shared_memory(c, p, device) : c.tile_bytes()) + kForwardStaticBytes;
+      const int bytes = (side_by_side ? choice.shared_memory : c.tile_bytes()) + kStaticBytes;
       const bool fits = bytes <= device.shared_memory &&
                         blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
       if (c.variant == variant && std::max(p.qk_dim, p.v_dim) <= c.head_dim && fits &&
           (!c.pairs || worth_pairs(p))) {
-        return &instance;
+        return choice;
       }
     }
   }
-  reason.give("no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " fits into ", device.shared_memory,
-              " bytes of shared memory");
-  return nullptr;
+  return reason.decline("has no instance for head_dim ", std::max(p.qk_dim, p.v_dim), " that fits into ",
+                        device.shared_memory, " bytes of shared memory");
 }
 
-bool flash2_forward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(newest(p), p, reason);
+std::optional<core::Choice> choose_from80(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(p.dtype == DType::bf16 ? flash2_forward_bf16() : flash2_forward_fp16(), 80, Code::from80, p,
+                reason);
 }
 
-registry::Configuration flash2_forward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(newest(p), p);
+std::optional<core::Choice> choose_sm75(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  return choose(flash2_sm75_forward_fp16(), 75, Code::sm75, p, reason);
 }
 
-std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& /*configuration*/) {
-  return details_of(newest(p), p);
+std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
+  constexpr const char* kVariants[] = {"plain", "with softcap, bias, ALiBi, any scale and alignment",
+                                       "with features and dropout"};
+  const auto d = choice.decision.as<Decision>();
+  const Config& c = d.chosen.instance->config;
+  return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
+                      "\n", c.warps, " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk,
+                      " columns at a time, ", c.stages, c.stages == 1 ? " stage" : " stages", ", ",
+                      c.blocks_per_sm, " thread blocks per SM\n", "keys from the last to the first, ",
+                      d.order.together, " heads together");
 }
 
-void flash2_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
-                    const registry::Resources& resources) {
-  run(newest(p), p, resources.stream);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  const auto d = choice.decision.as<Decision>();
+  const Instance& instance = *d.chosen.instance;
+  const auto row_bytes = [&](const core::View& view) {
+    return static_cast<int>(view.row_stride * static_cast<std::int64_t>(size_of(p.dtype)));
+  };
+  const Arguments a{
+      .p = p,
+      .order = core::GridOrder(d.order),
+      .diagonals = core::diagonal_rule(p),
+      .features = ScoreFeatures::of(p),
+      .origin_row = static_cast<std::uint32_t>(p.origin.row),
+      .origin_group = static_cast<std::uint32_t>((p.origin.column - d.column_shift) / core::kDropoutGroup),
+      .group = core::Divider(static_cast<std::uint32_t>(p.group())),
+      .k_row_bytes = row_bytes(p.k),
+      .v_row_bytes = row_bytes(p.v),
+      .column_shift = d.column_shift,
+      .q_aligned = aligned(p.q, p.qk_dim, p.dtype),
+      .k_aligned = aligned(p.k, p.qk_dim, p.dtype),
+      .v_aligned = aligned(p.v, p.v_dim, p.dtype),
+      .out_aligned = aligned(p.out, p.v_dim, p.dtype),
+      .bias_staged = d.chosen.bias_staged,
+      .speculate = d.speculate};
+  const DeviceScope scope(p.device.index);
+  launch(instance.kernel, "flash2 forward", d.order.sequences * d.order.heads * d.order.tiles,
+         instance.config.threads(), static_cast<std::size_t>(d.chosen.shared_memory), resources.stream, a);
 }
 
-bool flash2_sm75_forward_limits(const core::Problem& p, core::Reason reason) {
-  return limits_of(sm75(), p, reason);
-}
-
-registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int /*workers*/) {
-  return configuration_of(sm75(), p);
-}
-
-std::string flash2_sm75_forward_details(const core::Problem& p,
-                                        const registry::Configuration& /*configuration*/) {
-  return details_of(sm75(), p);
-}
-
-void flash2_sm75_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
-                         const registry::Resources& resources) {
-  run(sm75(), p, resources.stream);
-}
-
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

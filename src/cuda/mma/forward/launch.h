@@ -1,4 +1,5 @@
-// cuda.flash2 forward for 16-bit types: the entries for the registry, and the choices behind them.
+// cuda.flash2 and cuda.flash2_sm75, forward for 16-bit types: what the registry calls, and the
+// choices behind it.
 #pragma once
 
 #include <span>
@@ -11,30 +12,36 @@
 
 namespace tessera::cuda {
 
-// The instances compiled for a path, per element type, in the order of preference.
-std::span<const ForwardInstance> flash2_forward_fp16();
-std::span<const ForwardInstance> flash2_forward_bf16();
-std::span<const ForwardInstance> flash2_sm75_forward_fp16();
-
-// Which instance serves a problem on a device: a pure function. Null: none, for the reason given.
-const ForwardInstance* choose_forward(std::span<const ForwardInstance> instances, const DeviceLimits& device,
-                                      const core::Problem& p, core::Reason reason = {});
-
-// Which variant a problem needs.
-Variant forward_variant(const core::Problem& p);
-
-// For GPUs from sm_80 on.
-bool flash2_forward_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration flash2_forward_configuration(const core::Problem& p, int workers);
-std::string flash2_forward_details(const core::Problem& p, const registry::Configuration& configuration);
-void flash2_forward(const core::Problem& p, const registry::Configuration& configuration,
-                    const registry::Resources& resources);
-
-// The path for Turing; it runs on newer GPUs too.
-bool flash2_sm75_forward_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration flash2_sm75_forward_configuration(const core::Problem& p, int workers);
-std::string flash2_sm75_forward_details(const core::Problem& p, const registry::Configuration& configuration);
-void flash2_sm75_forward(const core::Problem& p, const registry::Configuration& configuration,
-                         const registry::Resources& resources);
+// The compiled instances of each family and element type, in the order of preference.
+std::span<const mma::forward::Instance> flash2_forward_fp16();
+std::span<const mma::forward::Instance> flash2_forward_bf16();
+std::span<const mma::forward::Instance> flash2_sm75_forward_fp16();
 
 }  // namespace tessera::cuda
+
+namespace tessera::cuda::mma::forward {
+
+// An instance, and the shared memory that it takes for a problem.
+struct InstanceChoice {
+  const Instance* instance = nullptr;
+  int shared_memory = 0;
+  bool bias_staged = false;  // the bias comes through shared memory
+};
+
+// Which instance runs a problem on a device: a pure function. Nothing, and the reason, when none
+// fits.
+std::optional<InstanceChoice> choose_instance(std::span<const Instance> instances, const DeviceLimits& device,
+                                              const core::Problem& p, core::Reason reason = {});
+
+// The variant that a problem requires.
+Variant variant_of(const core::Problem& p);
+
+// cuda.flash2: instances for compute capability 8.0 or newer.
+std::optional<core::Choice> choose_from80(const core::Problem& p, int workers, core::Reason reason);
+// cuda.flash2_sm75: instances for Turing, which newer GPUs run too.
+std::optional<core::Choice> choose_sm75(const core::Problem& p, int workers, core::Reason reason);
+
+std::string details(const core::Problem& p, const core::Choice& choice);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
+
+}  // namespace tessera::cuda::mma::forward

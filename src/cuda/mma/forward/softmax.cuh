@@ -1,15 +1,15 @@
-// What the forward kernel does with one step of keys: products, features, mask, softmax, with and without a search.
+// One step of keys: products, features, mask and softmax, by search or by speculation.
 #pragma once
 
+#include "cuda/mma/forward/products.cuh"
 #include "cuda/mma/forward/tile.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-// One 16-wide step of the contraction for the scores of Width columns of the step, from `column` on.
-template <ForwardConfig C>
+// S += Q K^T for step `k_step` of 16 columns of head_dim, and for Width keys from `column` on.
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::issue_qk(Scores<Width>& s, int stage, int column,
-                                                         int k_step) {
+__device__ __forceinline__ void QueryTile<C>::issue_qk(Scores<Width>& s, int stage, int column, int k_step) {
   std::uint32_t q[kM][4];
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
@@ -20,29 +20,15 @@ __device__ __forceinline__ void ForwardTile<C>::issue_qk(Scores<Width>& s, int s
       ptx::load_matrix(q[mi], Tile::at(q_lane_, mi * 16, k_step));
     }
   }
-  const std::uint32_t k_base = k_lane_ + stage * 2 * C.kv_bytes();
-#pragma unroll
-  for (int j = 0; j < Width / 8; j += 2) {
-    std::uint32_t k[4];
-    ptx::load_matrix(k, Tile::at(k_base, column + j * 8, k_step));
-#pragma unroll
-    for (int mi = 0; mi < kM; ++mi) {
-      if (k_step == 0) {
-        ptx::mma_first<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-        ptx::mma_first<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-      } else {
-        ptx::mma<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-        ptx::mma<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-      }
-    }
-  }
+  multiply_keys<C>(s, q, k_lane_ + stage * 2 * C.kv_bytes(), column, k_step);
 }
 
-// O += P V for 16 keys (k_step of those from `column` on) and the two column tiles from d_tile on.
-template <ForwardConfig C>
+// O += P V for 16 keys (step `k_step` of those from `column` on), and for two column tiles of O
+// from d_tile on.
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column,
-                                                         int k_step, int d_tile) {
+__device__ __forceinline__ void QueryTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column,
+                                                       int k_step, int d_tile) {
   std::uint32_t v[4];
   ptx::load_matrix_transposed(v,
                               Tile::at(v_lane_ + stage * 2 * C.kv_bytes(), column + k_step * 16, d_tile / 2));
@@ -53,11 +39,10 @@ __device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Wid
   }
 }
 
-// For all of them.
-template <ForwardConfig C>
+// The same for all keys of P and all columns of O.
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Width>& p, int stage,
-                                                         int column) {
+__device__ __forceinline__ void QueryTile<C>::issue_pv(const Probabilities<Width>& p, int stage, int column) {
 #pragma unroll
   for (int k_step = 0; k_step < Width / 16; ++k_step) {
 #pragma unroll
@@ -65,13 +50,13 @@ __device__ __forceinline__ void ForwardTile<C>::issue_pv(const Probabilities<Wid
   }
 }
 
-// Softcap, bias and ALiBi; scores leave in base-2 logarithms.
-template <ForwardConfig C>
+// Applies softcap, bias and ALiBi. Scores leave in base-2 logarithms.
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
+__device__ __forceinline__ void QueryTile<C>::modify(Scores<Width>& s, int begin, int stage, int column) {
   const int key_0 = begin + column + lane_ % 4 * 2;
   scale_scores(a_.features, s);
-  if (C.bias && a_.bias_staged && !place().careful) {
+  if (C.bias && a_.bias_staged && !info().careful) {
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -87,19 +72,20 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
       }
     }
   } else if (C.bias && a_.features.has_bias) {
-    const std::int64_t head = place().bias;
-    const int end = place().end, keys = place().keys;
+    const std::int64_t head = info().bias;
+    const int end = info().end, keys = info().keys;
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int query = min(place().begin + row(mi, half), end - 1);
+        const int query = min(info().begin + row(mi, half), end - 1);
 #pragma unroll
         for (int j = 0; j < Width / 8; ++j) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int key = min(max(key_0 + j * 8 + e, 0), keys - 1);
-            // -inf hides the key whatever its score is. A score whose sum with it is not -inf is NaN, and asks for care.
+            // A bias of -inf hides the key whatever its score is. A score whose sum with it is not
+            // -inf is NaN, and the tile is computed again with care.
             const float bias = load_bias(a_.p, head + query * a_.p.bias.row_stride + key);
             float& score = s[mi][j][2 * half + e];
             score = bias == -INFINITY ? bias : fmaf(bias, kLog2E, score);
@@ -109,13 +95,13 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
     }
   }
   if (a_.features.has_alibi) {
-    const float slope = place().slope;
-    const int diagonal = place().diagonal;
+    const float slope = info().slope;
+    const int diagonal = info().diagonal;
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const auto distance = static_cast<float>(place().begin + row(mi, half) + diagonal - key_0);
+        const auto distance = static_cast<float>(info().begin + row(mi, half) + diagonal - key_0);
 #pragma unroll
         for (int j = 0; j < Width / 8; ++j) {
 #pragma unroll
@@ -128,17 +114,17 @@ __device__ __forceinline__ void ForwardTile<C>::modify(Scores<Width>& s, int beg
   }
 }
 
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::apply_mask(Scores<Width>& s, const Step& step, int column) {
+__device__ __forceinline__ void QueryTile<C>::apply_mask(Scores<Width>& s, const Step& step, int column) {
   const int key_0 = step.begin + column + lane_ % 4 * 2;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = place().begin + row(mi, half);
-      const int first = max(step.first, query + place().diagonals.low) - key_0;
-      const int last = min(step.last - 1, query + place().diagonals.high) - key_0;
+      const int query = info().begin + row(mi, half);
+      const int first = max(step.first, query + info().diagonals.low) - key_0;
+      const int last = min(step.last - 1, query + info().diagonals.high) - key_0;
 #pragma unroll
       for (int j = 0; j < Width / 8; ++j) {
 #pragma unroll
@@ -150,9 +136,9 @@ __device__ __forceinline__ void ForwardTile<C>::apply_mask(Scores<Width>& s, con
   }
 }
 
-template <ForwardConfig C>
+template <Config C>
 template <int Width>
-__device__ __forceinline__ float ForwardTile<C>::row_maximum(const Scores<Width>& s, int mi, int half) {
+__device__ __forceinline__ float QueryTile<C>::row_maximum(const Scores<Width>& s, int mi, int half) {
   float x = fmaxf(s[mi][0][2 * half], s[mi][0][2 * half + 1]);
 #pragma unroll
   for (int j = 1; j < Width / 8; ++j) x = fmaxf(x, fmaxf(s[mi][j][2 * half], s[mi][j][2 * half + 1]));
@@ -160,11 +146,12 @@ __device__ __forceinline__ float ForwardTile<C>::row_maximum(const Scores<Width>
   return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
 }
 
-// Raises the maxima, rescales what was accumulated when one moved far, and turns scores into probabilities.
-template <ForwardConfig C>
+// The online softmax. Raises the maxima, rescales O and the sums where one has grown by a lot, and
+// turns scores into P.
+template <Config C>
 template <int Width>
-__device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Width>& s,
-                                                               Probabilities<Width>& p, const Kept& kept) {
+__device__ __forceinline__ void QueryTile<C>::online_softmax(const Scores<Width>& s, Probabilities<Width>& p,
+                                                             const Kept& kept) {
   const float c = exponent_scale();
   RowValues factor;
   bool moved = false;
@@ -200,11 +187,12 @@ __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Widt
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Nothing visible yet: any reference will do, every score is -inf.
+      // A row that has seen no key yet takes any reference: all of its scores are -inf.
       const float reference = maximum_[mi][half] == -INFINITY ? 0 : maximum_[mi][half];
 #pragma unroll
       for (int j = 0; j < Width / 8; ++j) {
-        // The difference first: at the maximum P is exactly 1, however large the scores.
+        // The difference comes first: then P of the maximum is exactly 1, however large the scores
+        // are.
         const float x = ptx::exp2((s[mi][j][2 * half] - reference) * c);
         const float y = ptx::exp2((s[mi][j][2 * half + 1] - reference) * c);
         sum_[mi][half] += x + y;
@@ -216,12 +204,12 @@ __device__ __forceinline__ void ForwardTile<C>::online_softmax(const Scores<Widt
   }
 }
 
-// A step that no mask cuts, against the maxima known so far. Exponentials of chunk c stand between the products of
-// chunks c + 1 (scores) and c - 1 (output), in proportion to their count. False: a score outgrew its maximum; what was
-// added to O is to be undone.
-template <ForwardConfig C>
+// A step that no mask cuts, with the maxima known so far. The exponentials of chunk c are
+// interleaved with the products of chunks c + 1 (scores) and c - 1 (output), in proportion to their
+// number. False: a score has outgrown its maximum, and what the step added to O has been undone.
+template <Config C>
 template <typename CopyNext>
-__device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, CopyNext&& copy_next) {
+__device__ __forceinline__ bool QueryTile<C>::speculative_step(int stage, CopyNext&& copy_next) {
   constexpr int kUnits = kM * kN * 2;                            // pairs of exponentials in a chunk
   constexpr int kScoreWork = kK * kN, kValueWork = kN / 2 * kD;  // products per m16 tile and chunk
   Scores<C.chunk> s[2];
@@ -237,7 +225,8 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, Copy
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s[0], stage, 0, k_step);
   if constexpr (kCopyLate) copy_next();
   auto exponentiate = [&](int chunk, int unit) {
-    const int mi = unit / (kN * 2), half = unit % 2, j = unit / 2 % kN;  // neighbours add to different sums
+    const int mi = unit / (kN * 2), half = unit % 2,
+              j = unit / 2 % kN;  // neighbouring units add to different sums
     const float2 e =
         exponentials(s[chunk & 1][mi][j][2 * half], s[chunk & 1][mi][j][2 * half + 1], reference[mi][half]);
     sum[mi][half] += e.x + e.y;
@@ -279,7 +268,7 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, Copy
   bool outgrown = false;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
-    outgrown |= !(sum[mi][0] < kSpeculationLimit) || !(sum[mi][1] < kSpeculationLimit);  // NaN too
+    outgrown |= !(sum[mi][0] < kSpeculationLimit) || !(sum[mi][1] < kSpeculationLimit);  // or NaN
   }
   if (__any_sync(kWarp, outgrown)) {
     undo_step(stage);
@@ -293,16 +282,16 @@ __device__ __forceinline__ bool ForwardTile<C>::speculative_step(int stage, Copy
   return true;
 }
 
-// Subtracts what speculative_step added.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::undo_step(int stage) {
+// Subtracts what speculative_step added to O.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::undo_step(int stage) {
 #pragma unroll 1
   for (int chunk = 0; chunk < kChunks; ++chunk) undo_chunk(stage, chunk);
 }
 
-// For one chunk.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::undo_chunk(int stage, int chunk) {
+// The same for one chunk.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::undo_chunk(int stage, int chunk) {
   Scores<C.chunk> s;
   Probabilities<C.chunk> p;
   const float c = exponent_scale();
@@ -322,10 +311,10 @@ __device__ __forceinline__ void ForwardTile<C>::undo_chunk(int stage, int chunk)
   issue_pv<C.chunk>(p, stage, chunk * C.chunk);
 }
 
-// Columns of a step with everything: mask, search for the maximum, rescaling.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::search_columns(const Step& step, int stage, int column,
-                                                               bool masked) {
+// Some columns of a step with everything: mask, search for the maximum, rescaling.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::search_columns(const Step& step, int stage, int column,
+                                                             bool masked) {
   constexpr int kWidth = C.search_width();
   Scores<kWidth> s;
   Probabilities<kWidth> p;
@@ -339,11 +328,11 @@ __device__ __forceinline__ void ForwardTile<C>::search_columns(const Step& step,
   issue_pv<kWidth>(p, stage, column);
 }
 
-// A step with a search. True: now every row of the warp has a maximum.
-template <ForwardConfig C>
-__device__ __forceinline__ bool ForwardTile<C>::search_step(const Step& step, int stage) {
-  const int row_low = place().begin + warp_row_, row_high = row_low + 16 * kM - 1;
-  const core::Diagonals seen = place().diagonals;
+// A step that searches the maxima. Returns whether every row of the warp has a maximum now.
+template <Config C>
+__device__ __forceinline__ bool QueryTile<C>::search_step(const Step& step, int stage) {
+  const int row_low = info().begin + warp_row_, row_high = row_low + 16 * kM - 1;
+  const core::Diagonals seen = info().diagonals;
   const bool masked = step.first > step.begin || step.last < step.begin + C.block_k ||
                       step.begin < row_high + seen.low || step.begin + C.block_k - 1 > row_low + seen.high;
   if (step.last > row_low + seen.low) {
@@ -356,9 +345,10 @@ __device__ __forceinline__ bool ForwardTile<C>::search_step(const Step& step, in
   return has_maxima();
 }
 
-// The maxima of the first columns of a first step that every row sees whole: enough to speculate.
-template <ForwardConfig C>
-__device__ __forceinline__ void ForwardTile<C>::guess_maxima(int stage) {
+// Takes the maxima of the first columns of a first step that every row sees as a whole: enough to
+// speculate.
+template <Config C>
+__device__ __forceinline__ void QueryTile<C>::guess_maxima(int stage) {
   Scores<C.chunk> s;
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) issue_qk<C.chunk>(s, stage, 0, k_step);
@@ -369,12 +359,12 @@ __device__ __forceinline__ void ForwardTile<C>::guess_maxima(int stage) {
   }
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ bool ForwardTile<C>::has_maxima() const {
+template <Config C>
+__device__ __forceinline__ bool QueryTile<C>::has_maxima() const {
   bool set = true;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) set = set && maximum_[mi][0] != -INFINITY && maximum_[mi][1] != -INFINITY;
   return __all_sync(kWarp, set);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

@@ -5,32 +5,32 @@
 
 #include "cuda/mma/forward/config.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-// From sm_80 on. head_dim 64 and 128: two thread blocks of four warps share a multiprocessor, 32 rows each warp, so
-// that every operand read from shared memory feeds two products; the first of the two for 128 asks for 196 KB. head_dim
-// 256: pairs of warps where 225 KB are there; the next one fits 8.6 and 8.9. Dropout wants whole calls of the random
-// generator: chunks of 32.
+// From sm_80 on. head_dim 64 and 128: two thread blocks of four warps share a multiprocessor. A
+// warp has 32 rows, so that every operand read from shared memory feeds two products. The first
+// kernel for 128 requires 196 KB. head_dim 256: pairs of warps where 225 KB are available; the next
+// kernel fits 8.6 and 8.9. Dropout needs whole calls of the random generator: chunks of 32.
 template <ptx::Half16 Type>
-inline constexpr std::array kForwardConfigs = {
-    ForwardConfig{.head_dim = 64, .search = 64, .q_in_registers = true, .type = Type},
-    ForwardConfig{.head_dim = 64, .chunk = 64, .type = Type, .variant = Variant::featured, .bias = false},
-    ForwardConfig{.head_dim = 64, .type = Type, .variant = Variant::featured},
-    ForwardConfig{.head_dim = 64, .type = Type, .variant = Variant::dropout},
-    ForwardConfig{.head_dim = 128, .type = Type},
-    ForwardConfig{.head_dim = 128, .block_k = 32, .chunk = 16, .search = 32, .type = Type},
-    ForwardConfig{.head_dim = 128, .type = Type, .variant = Variant::featured, .bias = false},
-    ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::featured},
-    ForwardConfig{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::dropout},
-    ForwardConfig{.head_dim = 256, .warps = 8, .pairs = true, .blocks_per_sm = 1, .type = Type},
-    ForwardConfig{.head_dim = 256, .m_tiles = 1, .stages = 1, .type = Type},
-    ForwardConfig{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::featured},
-    ForwardConfig{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::dropout},
+inline constexpr std::array kConfigs = {
+    Config{.head_dim = 64, .search = 64, .q_in_registers = true, .type = Type},
+    Config{.head_dim = 64, .chunk = 64, .type = Type, .variant = Variant::featured, .bias = false},
+    Config{.head_dim = 64, .type = Type, .variant = Variant::featured},
+    Config{.head_dim = 64, .type = Type, .variant = Variant::dropout},
+    Config{.head_dim = 128, .type = Type},
+    Config{.head_dim = 128, .block_k = 32, .chunk = 16, .search = 32, .type = Type},
+    Config{.head_dim = 128, .type = Type, .variant = Variant::featured, .bias = false},
+    Config{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::featured},
+    Config{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::dropout},
+    Config{.head_dim = 256, .warps = 8, .pairs = true, .blocks_per_sm = 1, .type = Type},
+    Config{.head_dim = 256, .m_tiles = 1, .stages = 1, .type = Type},
+    Config{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::featured},
+    Config{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::dropout},
 };
 
-// Turing: fp16 by m16n8k8, 64 KB of shared memory per multiprocessor. With Q in registers and nowhere else, two thread
-// blocks share a multiprocessor at head_dim 64, and at 128 there is room for two stages.
-constexpr ForwardConfig turing(ForwardConfig c) {
+// Turing: fp16 by m16n8k8, 64 KB of shared memory per multiprocessor. Q lives in registers only, so
+// that two thread blocks share a multiprocessor at head_dim 64 and two stages fit at 128.
+constexpr Config turing(Config c) {
   c.blocks_per_sm = c.head_dim == 64 ? 2 : 1;
   c.type = ptx::Half16::fp16;
   c.mma = ptx::Mma::k8;
@@ -39,7 +39,7 @@ constexpr ForwardConfig turing(ForwardConfig c) {
   return c;
 }
 
-inline constexpr std::array kTuringForwardConfigs = {
+inline constexpr std::array kTuringConfigs = {
     turing({.head_dim = 64, .block_k = 32, .chunk = 16, .q_in_registers = true, .q_makes_room = true}),
     turing({.head_dim = 64, .variant = Variant::featured}),
     turing({.head_dim = 64, .variant = Variant::dropout}),
@@ -51,4 +51,4 @@ inline constexpr std::array kTuringForwardConfigs = {
     turing({.head_dim = 256, .variant = Variant::dropout}),
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

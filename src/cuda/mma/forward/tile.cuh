@@ -1,4 +1,5 @@
-// The state of a thread block of the forward kernel, and its steps' names; kernel.cuh has the schedule.
+// The state of a thread of the forward kernel, and the steps that it goes through. kernel.cuh
+// explains the schedule.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +9,16 @@
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile.cuh"
 #include "cuda/mma/forward/config.h"
-#include "cuda/mma/forward/place.cuh"
+#include "cuda/mma/forward/tile_info.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-template <ForwardConfig C>
-class ForwardTile {
+template <Config C>
+class QueryTile {
  public:
-  __device__ explicit ForwardTile(const ForwardArguments& arguments);
+  __device__ explicit QueryTile(const Arguments& arguments);
 
-  __device__ bool empty() const { return place().empty(); }
+  __device__ bool empty() const { return info().empty(); }
 
   __device__ bool compute(bool careful);
 
@@ -27,48 +28,54 @@ class ForwardTile {
   static constexpr bool kAsync = C.mma == ptx::Mma::k16;
   static constexpr bool kPlain = C.variant == Variant::plain, kFeatured = !kPlain;
   static constexpr bool kDropout = C.variant == Variant::dropout;
-  // Where there is no cp.async, and registers allow: a step travels through them while the one before is computed.
+  // Without cp.async, and if registers allow, the next step waits in registers while this one is
+  // computed.
   static constexpr bool kHold = !kAsync && C.head_dim < 256;
   static_assert(kAsync || kHold || C.stages == 1);
   static_assert(!C.q_makes_room || (C.q_in_registers && kHold));
-  // The first step is on its way before the thread block has looked round.
+  // The first step is copied before the thread block knows the rest of its tile.
   static constexpr bool kStartEarly = kPlain && kAsync && C.stages == 2;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  // The largest sum over the columns of a step that a lane holds of a row: no P is larger.
+  // A bound for the sum over the columns of a step that a lane holds of a row: then no P is larger.
   static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e15F : 3e4F;
-  // Where there is a neighbour to stand between. Features leave neither the registers nor, with ALiBi, the luck.
+  // Speculation needs a second chunk whose products hide the exponentials. Features leave no
+  // registers for it, and with ALiBi it would rarely succeed.
   static constexpr bool kSpeculate = kChunks > 1 && kPlain;
-  // Behind the first products, which hide its arithmetic, where registers allow.
+  // Copies are issued after the first products, which hide their address arithmetic, where
+  // registers allow.
   static constexpr bool kCopyLate = C.head_dim == 64 && kPlain;
-  // P of a step that is going to be undone must be finite. Conversion sees to that (pack_finite), but Turing's cannot, and at
-  // head_dim 128 in bf16 that would be one register too many.
+  // P of a step that will be undone must be finite. The conversion takes care of that
+  // (pack_finite), except on Turing, and at head_dim 128 in bf16, where it would take one register
+  // too many.
   static constexpr bool kClampExponent =
       C.mma == ptx::Mma::k8 || (C.type == ptx::Half16::bf16 && C.head_dim != 64);
   static constexpr float kLargestExponent = C.type == ptx::Half16::bf16 ? 80.0F : 15.99F;
-  static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
+  // A maximum that grows by less than 2^kLazy is not worth rescaling O.
+  static constexpr float kLazy = 8;
 
   using Tile = SharedTile<C.head_dim>;
   using BiasTile = SharedTile<C.block_k>;
-  template <int Width>  // columns
+  template <int Width>  // in columns
   using Scores = float[kM][Width / 8][4];
   template <int Width>
   using Probabilities = std::uint32_t[kM][Width / 16][4];
-  using RowValues = float[kM][2];  // a value of each row: rows lane / 4 and lane / 4 + 8 of every m16 tile
+  using RowValues = float[kM][2];  // of rows lane / 4 and lane / 4 + 8 of every m16 tile
 
   using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
 
-  // The columns [begin, begin + block_k), of which no row sees more than [first, last).
+  // The columns [begin, begin + block_k); rows of the tile see at most [first, last) of them.
   struct Step {
     int begin, first, last;
   };
-  // The next step's rows of K and V on their way to shared memory.
+  // The rows of K and V of the next step on their way to shared memory.
   struct Held {
     HeldRows<C.head_dim, C.block_k, C.threads()> k, v;
   };
 
-  // What dropout leaves of the lane's rows in the columns from `column` on. A random word serves two columns in the order of
-  // the accumulator, so that one call serves 32; a chunk of 16 uses half of it. kTight: as one bit each, which costs more
-  // instructions, but one register instead of 16.
+  // Which elements dropout keeps in this lane's rows, in the columns from `column` on. A random
+  // word serves two columns, in the order of the accumulator, so that one call serves 32 columns; a
+  // chunk of 16 uses half of a call. kTight: one bit an element, which takes more instructions but
+  // one register instead of 16.
   class Kept {
    public:
     static constexpr int kWords = C.search_width() / 8;
@@ -76,9 +83,10 @@ class ForwardTile {
     static_assert(!kDropout || kWords == 2 || kWords == 4);
 
     Kept() = default;
-    __device__ __forceinline__ Kept(const ForwardTile& tile, int column) {
-      const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);  // a multiple of the chunk
-      const uint4 x = ptx::load_shared(ptx::shared_address(&place().dropout));
+    __device__ __forceinline__ Kept(const QueryTile& tile, int column) {
+      // A multiple of the chunk.
+      const auto shifted = static_cast<unsigned>(column + tile.a_.column_shift);
+      const uint4 x = ptx::load_shared(ptx::shared_address(&info().dropout));
       const core::DropoutStream stream{x.x, x.y, x.z, x.w};
       const core::DropoutColumns columns =
           core::dropout_columns(stream, tile.a_.origin_group + shifted / core::kDropoutGroup, tile.lane_ % 4);
@@ -88,7 +96,7 @@ class ForwardTile {
       for (int row = 0; row < 2 * kM; ++row) {
         const core::PhiloxBlock block = core::dropout_call(
             stream, columns,
-            tile.a_.origin_row + static_cast<unsigned>(place().begin + tile.row(row / 2, row % 2)));
+            tile.a_.origin_row + static_cast<unsigned>(info().begin + tile.row(row / 2, row % 2)));
 #pragma unroll
         for (int j = 0; j < kWords; ++j) {
           const std::uint32_t word = second ? block.word[(j + 2) % 4] : block.word[j];
@@ -96,11 +104,11 @@ class ForwardTile {
           else words_[at(row, j)] = word;
         }
       }
-      if constexpr (kTight) words_[0] = ptx::kept(words_[0]);
+      if constexpr (kTight) words_[0] = ptx::opaque(words_[0]);
     }
 
-    // 0xFFFF where an element is kept, for the pair of columns 8 j on of a row.
-    __device__ __forceinline__ std::uint32_t mask(const ForwardTile& tile, int mi, int half, int j) const {
+    // 0xFFFF for each kept element of the pair of columns from 8 j on.
+    __device__ __forceinline__ std::uint32_t mask(const QueryTile& tile, int mi, int half, int j) const {
       if constexpr (kTight) return ptx::signs_of_halves(words_[0] << (15 - at(2 * mi + half, j)));
       else return kept_halves(tile.a_.features, words_[at(2 * mi + half, j)]);
     }
@@ -147,10 +155,9 @@ class ForwardTile {
   __device__ float row_maximum(const Scores<Width>& s, int mi, int half);
   __device__ void finalize(bool careful);
 
-  __device__ int row(int mi, int half) const {
-    return warp_row_ + mi * 16 + lane_ / 4 + half * 8;
-  }  // within the tile
-  // 2^(score - reference) of two scores, for speculation, as P.
+  // Within the tile.
+  __device__ int row(int mi, int half) const { return warp_row_ + mi * 16 + lane_ / 4 + half * 8; }
+  // Speculation: 2^(score - reference) of two scores.
   __device__ __forceinline__ float2 exponentials(float x, float y, float reference) const {
     x = fmaf(x, exponent_scale(), -reference);
     y = fmaf(y, exponent_scale(), -reference);
@@ -167,23 +174,23 @@ class ForwardTile {
   }
   __device__ Tile v_tile(int stage) const { return {k_tile(stage).base + C.kv_bytes()}; }
   __device__ BiasTile bias_tile(int stage) const {
-    return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * 2};
+    return {shared_ + C.tile_bytes() + stage * C.block_q() * C.block_k * C.element_bytes()};
   }
 
-  static_assert(C.warps <= kMostForwardWarps);
-  __device__ static ForwardPlace& place() {
-    __shared__ ForwardPlace memory[C.warps];
+  static_assert(C.warps <= kMostWarps);
+  __device__ static TileInfo& info() {
+    __shared__ TileInfo memory[C.warps];
     return memory[threadIdx.x / 32];
   }
 
-  const ForwardArguments& a_;
+  const Arguments& a_;
   const std::uint32_t shared_;
   const int lane_, warp_row_;
   std::uint32_t q_lane_, k_lane_, v_lane_;
-  int k_own_, v_own_;  // plain: where this thread copies
+  int k_own_, v_own_;  // plain: the offset of this thread's copies
   std::uint32_t q_[C.q_in_registers ? kK : 1][C.q_in_registers ? kM : 1][4];
   float o_[kM][kD][4];
   RowValues maximum_, sum_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

@@ -1,42 +1,54 @@
-// flash2 forward for wide heads (head_dim 256), plain calls: pairs of warps.
+// cuda.flash2 forward for head_dim 256, plain calls: pairs of warps.
 //
-// A warp has no room for all columns of the output of 32 rows, and with 16 rows every operand from shared memory would
-// feed one product only. So two warps share 32 rows: for the scores they split the keys of a step, for the output the
-// columns; P travels through shared memory. A thread block owns 128 queries, four such pairs, and walks over the keys they
-// see, from the last to the first:
+// Why pairs
+//   A warp has no registers for all columns of the output of 32 rows, and with 16 rows every
+//   operand from shared memory would feed only one product. So two warps share 32 rows. For the
+//   scores they divide the keys of a step, for the output the columns; P travels through shared
+//   memory.
 //
-//     barrier, with a vote over P(i)            | copies of V(i + 1) and K(i + 2) are issued
-//     S(i + 1) = Q K^T                          | O += P(i) V(i), with P(i + 1) = 2^(S c - m c) in between
+// Schedule
+//   A thread block owns 128 queries, four pairs of warps, and walks over the keys that they see,
+//   from the last to the first:
 //
-// Speculation as in kernel.cuh, but the vote comes before P is used: a step whose scores outgrew the maximum is scored
-// again, with a search. Whether that happens, and whether a mask cuts a step, is decided for the whole thread block.
+//     barrier, with a vote over P(i)  | the copies of V(i + 1) and K(i + 2) are issued
+//     S(i + 1) = Q K^T                | O += P(i) V(i), interleaved with P(i + 1) = 2^(S c - m c)
 //
-// Traffic: Q and O once, K and V once per 128 queries and head, LSE once. Shared memory: Q, two steps of K, V and P.
+// Speculation
+//   As in kernel.cuh, but the vote comes before P is used: if a score has outgrown its maximum, the
+//   step is scored again, with a search. That decision, and whether a mask cuts a step, are common
+//   to the thread block.
+//
+// Traffic
+//   Q, O and LSE once; K and V once per 128 queries and head. Shared memory holds Q, and two steps
+//   of K, V and P.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
-#include "cuda/mma/forward/place.cuh"
+#include "cuda/mma/forward/products.cuh"
+#include "cuda/mma/forward/tile_info.cuh"
 
-namespace tessera::cuda {
+namespace tessera::cuda::mma::forward {
 
-template <ForwardConfig C>
-class WideForwardTile {
+template <Config C>
+class WideQueryTile {
  public:
-  __device__ explicit WideForwardTile(const ForwardArguments& arguments);
+  __device__ explicit WideQueryTile(const Arguments& arguments);
 
-  __device__ bool empty() const { return place().empty(); }
+  __device__ bool empty() const { return info().empty(); }
 
   __device__ bool compute(bool careful);
 
  private:
   static_assert(C.pairs && C.m_tiles == 2 && C.stages == 2 && C.variant == Variant::plain);
-  static constexpr int kM = C.m_tiles, kKeys = C.block_k / 2;  // of a step, scored by one warp
+  static constexpr int kM = C.m_tiles;
+  static constexpr int kKeys = C.block_k / 2;  // of a step, scored by one warp
   static constexpr int kN = kKeys / 8, kK = C.head_dim / 16, kD = C.head_dim / 16;
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   static constexpr float kSpeculationLimit = C.type == ptx::Half16::bf16 ? 1e15F : 3e4F;
-  static constexpr float kLazy = 8;  // a maximum that grows by less than 2^kLazy is not worth rescaling O
+  // A maximum that grows by less than 2^kLazy is not worth rescaling O.
+  static constexpr float kLazy = 8;
 
   using Tile = SharedTile<C.head_dim>;
   using ProbabilityTile = SharedTile<C.block_k>;
@@ -59,26 +71,27 @@ class WideForwardTile {
   __device__ ProbabilityTile p_tile(int stage) const {
     return {k_tile(4).base + stage * C.probability_bytes()};
   }
-  __device__ std::uint32_t exchange(int part, int r) const {  // a number of each row and warp of a pair
+  // Where the warps of a pair exchange a number of each row.
+  __device__ std::uint32_t exchange(int part, int r) const {
     return p_tile(2).base + static_cast<std::uint32_t>(part * C.block_q() + r) * 4;
   }
-  __device__ static ForwardPlace& place() {
-    __shared__ ForwardPlace memory[C.warps];
+  __device__ static TileInfo& info() {
+    __shared__ TileInfo memory[C.warps];
     return memory[threadIdx.x / 32];
   }
 
-  const ForwardArguments& a_;
+  const Arguments& a_;
   const std::uint32_t shared_;
   const int lane_, part_, warp_row_;  // part: which of the pair
   std::uint32_t q_lane_, k_lane_, v_lane_, p_lane_, p_own_;
   int k_own_, v_own_;
   float o_[kM][kD][4];
   RowValues maximum_, sum_;  // sums over this warp's keys
-  RowValues step_sum_;       // of the step that has not been voted on
+  RowValues step_sum_;       // of the step before its vote
 };
 
-template <ForwardConfig C>
-__device__ __forceinline__ WideForwardTile<C>::WideForwardTile(const ForwardArguments& arguments)
+template <Config C>
+__device__ __forceinline__ WideQueryTile<C>::WideQueryTile(const Arguments& arguments)
     : a_(arguments),
       shared_([] {
         extern __shared__ __align__(128) unsigned char memory[];
@@ -88,11 +101,11 @@ __device__ __forceinline__ WideForwardTile<C>::WideForwardTile(const ForwardArgu
       part_(static_cast<int>(threadIdx.x) / 32 / (C.warps / 2)),
       warp_row_(static_cast<int>(threadIdx.x) / 32 % (C.warps / 2) * 16 * kM) {
   const MatrixAddress by_row = row_operand(lane_), by_column = column_operand(lane_);
-  q_lane_ = ptx::kept(shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk));
-  k_lane_ = ptx::kept(k_tile(0).base + Tile::offset(part_ * kKeys + by_column.row, by_column.chunk));
-  v_lane_ = ptx::kept(v_tile(0).base + Tile::offset(by_row.row, by_row.chunk) + part_ * C.head_dim);
-  p_lane_ = ptx::kept(p_tile(0).base + ProbabilityTile::offset(warp_row_ + by_row.row, by_row.chunk));
-  p_own_ = ptx::kept(p_tile(0).base + ProbabilityTile::offset(row(0, 0), part_ * kN) + lane_ % 4 * 4);
+  q_lane_ = ptx::opaque(shared_ + Tile::offset(warp_row_ + by_row.row, by_row.chunk));
+  k_lane_ = ptx::opaque(k_tile(0).base + Tile::offset(part_ * kKeys + by_column.row, by_column.chunk));
+  v_lane_ = ptx::opaque(v_tile(0).base + Tile::offset(by_row.row, by_row.chunk) + part_ * C.head_dim);
+  p_lane_ = ptx::opaque(p_tile(0).base + ProbabilityTile::offset(warp_row_ + by_row.row, by_row.chunk));
+  p_own_ = ptx::opaque(p_tile(0).base + ProbabilityTile::offset(row(0, 0), part_ * kN) + lane_ % 4 * 4);
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
     load_rows<C.head_dim, C.block_q(), C.threads(), true, false>(Tile{shared_}, here.q(), 0, here.rows());
@@ -104,11 +117,11 @@ __device__ __forceinline__ WideForwardTile<C>::WideForwardTile(const ForwardArgu
     k_own_ = own_offset<C.head_dim>(a_.k_row_bytes);
     v_own_ = own_offset<C.head_dim>(a_.v_row_bytes);
   }
-  here.template remember<Variant::plain>(place());
+  here.template remember<Variant::plain>(info());
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::clear() {
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::clear() {
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
@@ -118,36 +131,22 @@ __device__ __forceinline__ void WideForwardTile<C>::clear() {
   }
 }
 
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::issue_qk(Scores& s, int stage) {
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::issue_qk(Scores& s, int stage) {
   const std::uint32_t k_base = k_lane_ + stage * C.kv_bytes();
 #pragma unroll
   for (int k_step = 0; k_step < kK; ++k_step) {
     std::uint32_t q[kM][4];
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) ptx::load_matrix(q[mi], Tile::at(q_lane_, mi * 16, k_step));
-#pragma unroll
-    for (int j = 0; j < kN; j += 2) {
-      std::uint32_t k[4];
-      ptx::load_matrix(k, Tile::at(k_base, j * 8, k_step));
-#pragma unroll
-      for (int mi = 0; mi < kM; ++mi) {
-        if (k_step == 0) {
-          ptx::mma_first<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-          ptx::mma_first<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-        } else {
-          ptx::mma<C.mma, C.type>(s[mi][j], q[mi], k[0], k[1]);
-          ptx::mma<C.mma, C.type>(s[mi][j + 1], q[mi], k[2], k[3]);
-        }
-      }
-    }
+    multiply_keys<C>(s, q, k_base, 0, k_step);
   }
 }
 
-// O += P V for a step; between(n) is called after the n-th of its kProducts groups of products.
-template <ForwardConfig C>
+// O += P V for a step. Calls between(n) after the n-th of its kProducts groups of products.
+template <Config C>
 template <typename Between>
-__device__ __forceinline__ void WideForwardTile<C>::issue_pv(int stage, Between&& between) {
+__device__ __forceinline__ void WideQueryTile<C>::issue_pv(int stage, Between&& between) {
   const std::uint32_t p_base = p_lane_ + stage * C.probability_bytes();
   const std::uint32_t v_base = v_lane_ + stage * C.kv_bytes();
 #pragma unroll
@@ -169,10 +168,10 @@ __device__ __forceinline__ void WideForwardTile<C>::issue_pv(int stage, Between&
   }
 }
 
-// One pair of scores becomes one word of P.
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::exponentiate(const Scores& s, const RowValues& reference,
-                                                                 int stage, int unit) {
+// Turns a pair of scores into a word of P.
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::exponentiate(const Scores& s, const RowValues& reference,
+                                                               int stage, int unit) {
   const int mi = unit / (kN * 2), j = unit / 2 % kN, half = unit % 2;
   const float c = a_.features.scale_log2;
   const float x = ptx::exp2(fmaf(s[mi][j][2 * half], c, -reference[mi][half]));
@@ -183,19 +182,19 @@ __device__ __forceinline__ void WideForwardTile<C>::exponentiate(const Scores& s
                     ptx::pack<C.type>(x, y));
 }
 
-// Masks the scores of a step, raises the maxima, rescales what was accumulated, and puts P into its tile. True: now every
-// row of the tile has a maximum.
-template <ForwardConfig C>
-__device__ __forceinline__ bool WideForwardTile<C>::search(Scores& s, int begin, int stage) {
+// Masks the scores of a step, raises the maxima, rescales O and the sums, and stores P. Returns
+// whether every row of the tile has a maximum now.
+template <Config C>
+__device__ __forceinline__ bool WideQueryTile<C>::search(Scores& s, int begin, int stage) {
   const float c = a_.features.scale_log2;
   const int key_0 = begin + part_ * kKeys + lane_ % 4 * 2;
-  const core::Diagonals seen = place().diagonals;
+  const core::Diagonals seen = info().diagonals;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = place().begin + row(mi, half);
-      const int first = query + seen.low - key_0, last = min(place().keys - 1, query + seen.high) - key_0;
+      const int query = info().begin + row(mi, half);
+      const int first = query + seen.low - key_0, last = min(info().keys - 1, query + seen.high) - key_0;
       float x = -INFINITY;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
@@ -228,12 +227,13 @@ __device__ __forceinline__ bool WideForwardTile<C>::search(Scores& s, int begin,
         for (int j = 0; j < kD; ++j) o_[mi][j][2 * half] *= factor, o_[mi][j][2 * half + 1] *= factor;
       }
       set = set && maximum_[mi][half] != -INFINITY;
-      // Nothing visible yet: any reference will do, every score is -inf.
+      // A row that has seen no key yet takes any reference: all of its scores are -inf.
       const float reference = maximum_[mi][half] == -INFINITY ? 0 : maximum_[mi][half];
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
-        // The difference first: at the maximum P is exactly 1, however large the scores.
+        // The difference comes first: then P of the maximum is exactly 1, however large the scores
+        // are.
         const float p0 = ptx::exp2((s[mi][j][2 * half] - reference) * c);
         const float p1 = ptx::exp2((s[mi][j][2 * half + 1] - reference) * c);
         sum += p0 + p1;
@@ -247,16 +247,18 @@ __device__ __forceinline__ bool WideForwardTile<C>::search(Scores& s, int begin,
   return __syncthreads_and(set);
 }
 
-// All steps. `careful`: no speculation, and values that are not finite are kept from rows that do not see them.
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
+// Computes all steps. `careful`: no speculation, and non-finite values do not reach rows that do
+// not see them.
+template <Config C>
+__device__ __forceinline__ void WideQueryTile<C>::walk_keys(bool careful) {
   constexpr int kUnits = kM * kN * 2, kProducts = C.block_k / 16 * kD / 2;
-  Walk walk(place().visible, C.block_k);
-  if ((careful || !a_.speculate) && lane_ == 0) place().failures = -1;
+  Walk walk(info().visible, C.block_k);
+  if ((careful || !a_.speculate) && lane_ == 0) info().failures = -1;
   __syncwarp();
   WholeSteps speculative{0, -1};
-  bool outgrown = false;       // P of the step to be multiplied next is of no use
-  int begin = 0, current = 0;  // of the step that is scored, and of the one before, which is multiplied
+  bool outgrown = false;  // P of the step to be multiplied next is invalid
+  // Of the step that is scored, and of the step before, which is multiplied.
+  int begin = 0, current = 0;
   ptx::commit_copies();
 #pragma unroll 1
   for (int i = -1;; ++i) {
@@ -267,33 +269,33 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
     begin = walk.begin();
     Scores s;
     if (failed) {
-      const int failures = place().failures + 1;
+      const int failures = info().failures + 1;
       __syncwarp();
-      if (lane_ == 0) place().failures = failures;
+      if (lane_ == 0) info().failures = failures;
       speculative.high = current - (C.block_k << min(failures, 16));
       issue_qk(s, stage);
       search(s, current, stage);
     }
     if (i < 0 && !more) break;
-    if (careful && i >= 0) hide_spoiled_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
+    if (careful && i >= 0) hide_non_finite_values<C.type, C.threads()>(v_tile(stage).base, C.kv_bytes());
     outgrown = false;
 #pragma unroll
     for (int mi = 0; mi < kM; ++mi) {
       sum_[mi][0] += step_sum_[mi][0], sum_[mi][1] += step_sum_[mi][1];
       step_sum_[mi][0] = step_sum_[mi][1] = 0;
     }
-    // V of the step that is scored, K of the one after it. Only of the first may keys be missing.
+    // V of the step that is scored, and K of the step after it. Only the first step may lack keys.
     if (i < 0) {
-      const RowSource v{place().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), true};
-      load_rows<C.head_dim, C.block_k, C.threads(), true, false>(v_tile(0), v, begin, place().keys);
+      const RowSource v{info().v, a_.p.v.row_stride, static_cast<int>(a_.p.v_dim), true};
+      load_rows<C.head_dim, C.block_k, C.threads(), true, false>(v_tile(0), v, begin, info().keys);
     }
     const int column = own_column<C.head_dim>();
     if (i >= 0) {
-      copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage ^ 1), place().v, v_own_, a_.v_row_bytes,
+      copy_rows<C.head_dim, C.block_k, C.threads()>(v_tile(stage ^ 1), info().v, v_own_, a_.v_row_bytes,
                                                     begin, more && column < a_.p.v_dim);
     }
     if (more) walk.next();
-    copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), place().k, k_own_, a_.k_row_bytes,
+    copy_rows<C.head_dim, C.block_k, C.threads()>(k_tile(stage), info().k, k_own_, a_.k_row_bytes,
                                                   walk.begin(), !walk.done() && column < a_.p.qk_dim);
     ptx::commit_copies();
     if (more) issue_qk(s, stage ^ 1);
@@ -312,14 +314,14 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
         }
       });
 #pragma unroll
-      for (int mi = 0; mi < kM; ++mi) {  // NaN too
+      for (int mi = 0; mi < kM; ++mi) {  // or NaN
         outgrown |= !(step_sum_[mi][0] < kSpeculationLimit) || !(step_sum_[mi][1] < kSpeculationLimit);
       }
     } else {
       if (i >= 0) issue_pv(stage, [](int) {});
       if (!more) break;
-      if (search(s, begin, stage ^ 1) && place().failures == 0) {
-        speculative = whole_steps(place(), 0, C.block_q() - 1, C.block_k);
+      if (search(s, begin, stage ^ 1) && info().failures == 0) {
+        speculative = whole_steps(info(), 0, C.block_q() - 1, C.block_k);
       }
     }
     current = begin;
@@ -328,52 +330,9 @@ __device__ __forceinline__ void WideForwardTile<C>::walk_keys(bool careful) {
   __syncthreads();
 }
 
-// Normalises and stores O, through the memory of Q, and LSE.
-template <ForwardConfig C>
-__device__ __forceinline__ void WideForwardTile<C>::finalize(bool careful) {
-  const core::Problem& p = a_.p;
-  float* const lse_rows = place().lse;
-  const int rows = place().end - place().begin;
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = sum_[mi][half];
-      sum += __shfl_xor_sync(kWarp, sum, 1);
-      sum += __shfl_xor_sync(kWarp, sum, 2);
-      if (lane_ % 4 == 0) ptx::store_shared(exchange(part_, row(mi, half)), __float_as_uint(sum));
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int mi = 0; mi < kM; ++mi) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = row(mi, half);
-      const float sum = __uint_as_float(ptx::load_shared_word(exchange(0, r))) +
-                        __uint_as_float(ptx::load_shared_word(exchange(1, r)));
-      if (part_ == 0 && lse_rows != nullptr && lane_ % 4 == 0 && r < rows) {
-        lse_rows[r * p.lse.row_stride] = row_lse(maximum_[mi][half] * a_.features.scale_log2, sum);
-      }
-      const float normaliser = sum == 0 ? 0 : a_.features.keep_scale / sum;
-#pragma unroll
-      for (int j = 0; j < kD; ++j) {
-        ptx::store_shared(
-            shared_ + Tile::offset(r, part_ * kD + j) + lane_ % 4 * 4,
-            ptx::pack<C.type>(o_[mi][j][2 * half] * normaliser, o_[mi][j][2 * half + 1] * normaliser));
-      }
-    }
-  }
-  __syncthreads();
-  constexpr int kRows = C.block_q() / C.warps;
-  const int first = static_cast<int>(threadIdx.x) / 32 * kRows;
-  if (careful) reach_visible_rows<C.type, false>(Tile{shared_}, place(), p, first, first + kRows);
-  store_output<C.head_dim, kRows, false>(Tile{shared_}, place(), p, first, true);
-}
-
-// False: the tile has values that are not finite, and must be computed again with care.
-template <ForwardConfig C>
-__device__ __forceinline__ bool WideForwardTile<C>::compute(bool careful) {
+// False: the tile has a non-finite value and has to be computed again with care.
+template <Config C>
+__device__ __forceinline__ bool WideQueryTile<C>::compute(bool careful) {
   clear();
   walk_keys(careful);
   if (__syncthreads_or(!all_finite(o_)) && !careful) return false;
@@ -381,4 +340,4 @@ __device__ __forceinline__ bool WideForwardTile<C>::compute(bool careful) {
   return true;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::mma::forward

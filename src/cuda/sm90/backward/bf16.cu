@@ -4,9 +4,9 @@
 
 namespace tessera::cuda {
 
-std::span<const hopper::BackwardInstance> hopper_backward_bf16() {
+std::span<const sm90::backward::Instance> hopper_backward_bf16() {
   static constexpr auto kInstances =
-      hopper::backward_instances<hopper::kBackwardConfigs<ptx::Half16::bf16>>();
+      instances<sm90::backward::kConfigs<ptx::Half16::bf16>>(sm90::backward::kInstanceOf);
   return kInstances;
 }
 

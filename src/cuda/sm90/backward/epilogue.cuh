@@ -2,12 +2,14 @@
 #pragma once
 
 #include "cuda/sm90/backward/consumer.cuh"
+#include "cuda/sm90/common/rows.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 
-// Gives the room of the tile before back to the loader, once its gradients have been read from it.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::release_keys_before() {
+// Gives the room of the tile before back to the loader, once the copy engine has read its gradients
+// from there.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::release_keys_before() {
   if (tiles_.count() == 0) return;
   if (lane() == 0) {
     ptx::wait_stores_read();
@@ -16,21 +18,22 @@ __device__ __forceinline__ void BackwardConsumer<C>::release_keys_before() {
   __syncwarp();
 }
 
-// `sums` times `factor`, or 0, into this warp's 16 rows of a tile, and from there to the tensor.
-template <BackwardConfig C>
-template <bool Seen>
-__device__ __forceinline__ void BackwardConsumer<C>::store_tile(const float (&sums)[D / 2], float factor,
-                                                                unsigned char* staged, const CUtensorMap& map,
-                                                                const core::View& view) {
+// `sums` times `factor`, or (not Visible) zeros, into this warp's 16 rows of a tile and from there
+// to the tensor.
+template <Config C>
+template <bool Visible>
+__device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 2], float factor,
+                                                        unsigned char* staged, const CUtensorMap& map,
+                                                        const core::View& view) {
   namespace cuda_ptx = ::cuda::ptx;
   const KeyTile& t = tile();
-  const int first = here(group_ * kGroupRows + warp_ * 16), rows = uniform(t.keys) - first;
+  const int first = ptx::opaque(group_ * kGroupRows + warp_ * 16), rows = uniform(t.keys) - first;
   const std::uint32_t to = ptx::shared_address(staged) + matrix_offset(kKeys, first, lane());
 #pragma unroll
   for (int j = 0; j < D / 8; j += 2) {
     std::uint32_t words[4] = {};
 #pragma unroll
-    for (int i = 0; Seen && i < 4; ++i)
+    for (int i = 0; Visible && i < 4; ++i)
       words[i] = ptx::pack<C.type>(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
     ptx::store_matrix(matrix_step(kKeys, to, j), words);
   }
@@ -52,26 +55,22 @@ __device__ __forceinline__ void BackwardConsumer<C>::store_tile(const float (&su
       static_cast<int>(&view == &a_.call.problem.grad_k ? a_.call.problem.qk_dim : a_.call.problem.v_dim);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    std::uint16_t* out = view.template row<std::uint16_t>(t.batch, t.head, t.row + first + row);
-#pragma unroll 1
-    for (int column = lane(); column < columns; column += 32) {
-      out[column] =
-          ptx::load_shared_half(ptx::shared_address(staged) + element_offset(kKeys, first + row, column));
-    }
+    store_row<kKeys>(view.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row), staged,
+                     first + row, columns, lane());
   }
 }
 
-// When all warps have done with K and V.
-template <BackwardConfig C>
-template <bool Seen>
-__device__ __forceinline__ void BackwardConsumer<C>::finalize() {
+// The gradients of a tile, when all warps are done with its K and V.
+template <Config C>
+template <bool Visible>
+__device__ __forceinline__ void Consumer<C>::finalize() {
   __syncwarp();
   ptx::arrive_if(lane() == 0, &shared_.keys_used);
-  wait(&shared_.keys_used, tiles_.count() & 1, ptx::WaitFor::v_empty);
-  const int slot = here(key_slot());
+  wait(&shared_.keys_used, tiles_.count() & 1, WaitFor::keys_used);
+  const int slot = ptx::opaque(key_slot());
   const core::Problem& p = a_.call.problem;
-  store_tile<Seen>(grad_v_, a_.call.features.keep_scale, shared_.v[slot], a_.grad_v, p.grad_v);
-  store_tile<Seen>(grad_k_, a_.call.gradient_scale(), shared_.k[slot], a_.grad_k, p.grad_k);
+  store_tile<Visible>(grad_v_, a_.call.features.keep_scale, shared_.v[slot], a_.grad_v, p.grad_v);
+  store_tile<Visible>(grad_k_, a_.call.gradient_scale(), shared_.k[slot], a_.grad_k, p.grad_k);
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

@@ -1,5 +1,5 @@
-// cuda.hopper, backward for 16-bit types on GPUs of compute capability 9.0: the entries for the registry, and the choices
-// behind them.
+// cuda.hopper, backward: what the registry calls, and the choices behind it. For 16-bit types on
+// GPUs of compute capability 9.0.
 #pragma once
 
 #include <span>
@@ -11,23 +11,36 @@
 
 namespace tessera::cuda {
 
-// The compiled instances of an element type, in the order of kBackwardConfigs.
-std::span<const hopper::BackwardInstance> hopper_backward_bf16();
-std::span<const hopper::BackwardInstance> hopper_backward_fp16();
-
-// Which instance serves a problem; null: none. A pure function.
-const hopper::BackwardInstance* choose_hopper_backward(std::span<const hopper::BackwardInstance> instances,
-                                                       const core::Problem& p);
-
-// Launches an instance, with what comes before and after it, on a stream. `report`: for instances with bounded waits, four words
-// that the host can read.
-void launch_hopper_backward(const hopper::BackwardInstance& instance, const core::Problem& p,
-                            std::byte* workspace, void* stream, std::uint32_t* report = nullptr);
-
-bool hopper_backward_limits(const core::Problem& p, core::Reason reason);
-registry::Configuration hopper_backward_configuration(const core::Problem& p, int workers);
-std::string hopper_backward_details(const core::Problem& p, const registry::Configuration& configuration);
-void hopper_backward(const core::Problem& p, const registry::Configuration& configuration,
-                     const registry::Resources& resources);
+// The compiled instances of an element type, in the order of kConfigs.
+std::span<const sm90::backward::Instance> hopper_backward_bf16();
+std::span<const sm90::backward::Instance> hopper_backward_fp16();
 
 }  // namespace tessera::cuda
+
+namespace tessera::cuda::sm90::backward {
+
+// How one problem is run.
+struct Decision {
+  const Instance* instance = nullptr;
+  core::BasicTaskOrder<std::uint32_t> blocks{};  // the blocks of queries, before and after the tiles of keys
+  core::BasicTaskOrder<std::uint32_t> tiles{};   // the tiles of keys
+  std::int64_t grid = 0;                         // thread blocks of the tiles
+  std::size_t workspace_bytes = 0;
+};
+
+// The instance for a problem; null: none supports it. A pure function.
+const Instance* choose_instance(std::span<const Instance> instances, const core::Problem& p);
+
+// How an instance runs a problem on its GPU.
+Decision decide(const Instance& instance, const core::Problem& p);
+
+// Enqueues the decision on a stream, with the kernels before and after it. `report`: for instances
+// with bounded waits, four words that the host can read.
+void enqueue(const Decision& decision, const core::Problem& p, std::byte* workspace, void* stream,
+             std::uint32_t* report = nullptr);
+
+std::optional<core::Choice> choose(const core::Problem& p, int workers, core::Reason reason);
+std::string details(const core::Problem& p, const core::Choice& choice);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
+
+}  // namespace tessera::cuda::sm90::backward

@@ -1,4 +1,5 @@
-// Which instance of cuda.hopper's backward serves what: choose_hopper_backward is a pure function, and needs no GPU.
+// Which instance of cuda.hopper's backward runs what: choose_instance is a pure function and
+// requires no GPU.
 #include "cuda/sm90/backward/launch.h"
 
 #include <gtest/gtest.h>
@@ -6,8 +7,9 @@
 namespace tessera::cuda {
 namespace {
 
-using hopper::BackwardConfig;
-using hopper::BackwardInstance;
+using sm90::backward::choose_instance;
+using sm90::backward::Config;
+using sm90::backward::Instance;
 
 core::Problem problem(std::int64_t qk_dim, std::int64_t v_dim, bool dropout) {
   core::Problem p;
@@ -23,7 +25,7 @@ TEST(HopperBackwardChoice, TheNarrowestInstanceThatHolds) {
       for (const std::int64_t v_dim : {1, 64, 65, 128, 129}) {
         const std::int64_t dim = std::max(qk_dim, v_dim);
         for (const bool dropout : {false, true}) {
-          const BackwardInstance* chosen = choose_hopper_backward(instances, problem(qk_dim, v_dim, dropout));
+          const Instance* chosen = choose_instance(instances, problem(qk_dim, v_dim, dropout));
           ASSERT_EQ(chosen != nullptr, dim <= (dropout ? 64 : 128)) << qk_dim << ", " << v_dim;
           if (chosen == nullptr) continue;
           ASSERT_EQ(chosen->config.head_dim, dim <= 64 ? 64 : 128);
@@ -37,17 +39,17 @@ TEST(HopperBackwardChoice, TheNarrowestInstanceThatHolds) {
 // A probability that nothing is dropped with takes the instance without.
 TEST(HopperBackwardChoice, DropoutThatDropsNothing) {
   core::Problem p = problem(128, 128, true);
-  EXPECT_EQ(choose_hopper_backward(hopper_backward_bf16(), p), nullptr);
+  EXPECT_EQ(choose_instance(hopper_backward_bf16(), p), nullptr);
   p.dropout_threshold = 0;
-  const BackwardInstance* chosen = choose_hopper_backward(hopper_backward_bf16(), p);
+  const Instance* chosen = choose_instance(hopper_backward_bf16(), p);
   ASSERT_NE(chosen, nullptr);
   EXPECT_FALSE(chosen->config.dropout);
 }
 
 TEST(HopperBackwardChoice, InstancesAreOfTheirTypeAndDoNotGiveUp) {
-  auto expect_all = [](std::span<const BackwardInstance> instances, ptx::Half16 type) {
+  auto expect_all = [](std::span<const Instance> instances, ptx::Half16 type) {
     EXPECT_FALSE(instances.empty());
-    for (const BackwardInstance& instance : instances) {
+    for (const Instance& instance : instances) {
       EXPECT_EQ(instance.kernel != nullptr, TESSERA_HAVE_CUDA != 0);
       EXPECT_EQ(instance.config.type, type);
       EXPECT_FALSE(instance.config.bounded_waits);
@@ -59,18 +61,18 @@ TEST(HopperBackwardChoice, InstancesAreOfTheirTypeAndDoNotGiveUp) {
 }
 
 TEST(HopperBackwardConfig, WhatCannotRunIsNotValid) {
-  constexpr BackwardConfig kFits;
+  constexpr Config kFits;
   EXPECT_TRUE(valid(kFits));
   auto changed = [&](auto&& change) {
-    BackwardConfig c = kFits;
+    Config c = kFits;
     change(c);
     return valid(c);
   };
-  EXPECT_FALSE(changed([](BackwardConfig& c) { c.registers = 248; })) << "more registers than there are";
-  EXPECT_FALSE(changed([](BackwardConfig& c) { c.registers = 236; })) << "not a multiple of 8";
-  EXPECT_FALSE(changed([](BackwardConfig& c) { c.block_q = 64; })) << "half of dQ";
-  EXPECT_FALSE(changed([](BackwardConfig& c) { c.head_dim = 128; })) << "twice dQ, and too much memory";
-  EXPECT_FALSE(changed([](BackwardConfig& c) { c.head_dim = 256, c.block_q = 32; })) << "too much memory";
+  EXPECT_FALSE(changed([](Config& c) { c.registers = 248; })) << "more registers than there are";
+  EXPECT_FALSE(changed([](Config& c) { c.registers = 236; })) << "not a multiple of 8";
+  EXPECT_FALSE(changed([](Config& c) { c.block_q = 64; })) << "half of dQ";
+  EXPECT_FALSE(changed([](Config& c) { c.head_dim = 128; })) << "twice dQ, and too much memory";
+  EXPECT_FALSE(changed([](Config& c) { c.head_dim = 256, c.block_q = 32; })) << "too much memory";
 }
 
 }  // namespace

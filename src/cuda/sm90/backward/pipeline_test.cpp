@@ -1,7 +1,8 @@
-// The protocol of the Hopper backward kernel, played on the host: every wait, arrival and turn of loader.cuh,
-// consumer.cuh and epilogue.cuh in the same order, warp by warp, by actors that run in random order. Nobody waits
-// for ever, and nobody reads a stage that holds something else, neither when a product is issued nor when it is waited for. Without
-// one of the waits the model sees that.
+// A model of the Hopper backward kernel's protocol, run on the host. The actors are the loading
+// thread and the computing warps. They perform every wait, arrival and turn of loader.cuh,
+// consumer.cuh and epilogue.cuh in the same order, and take their steps in random order. No actor may
+// wait for ever, and no product may read a stage that holds something else, from its issue until it
+// is waited for. The model also shows that each wait is needed: without it, runs fail.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 namespace {
 
-// The loading thread or a computing warp. It gives way at every wait.
+// The loading thread or a computing warp. It yields at every wait.
 struct Actor {
   struct promise_type {
     std::function<bool()> ready = [] { return true; };
@@ -40,7 +41,7 @@ Until later() {
   return Until([] { return true; });
 }
 
-// An mbarrier: complete(p) is what try_wait.parity says.
+// An mbarrier: complete(p) is the result of try_wait.parity.
 struct Mbarrier {
   int count, pending;
   unsigned phase = 0;
@@ -68,7 +69,7 @@ struct Named {
   }
 };
 
-// What is left out, to see that it is needed.
+// A wait or a stage that a run leaves out, to show that the protocol needs it.
 enum class Without {
   nothing,
   scores_empty,
@@ -79,7 +80,8 @@ enum class Without {
   products_before_q_empty
 };
 
-// A tile of keys: `steps` of each of `heads` query heads see it. Careful: its steps clear what is not finite from Q and dO.
+// A tile of keys, which has `steps` steps for each of `heads` query heads. Careful: its steps clear
+// non-finite values from Q and dO.
 struct Job {
   int heads, steps;
   bool careful;
@@ -115,7 +117,7 @@ class BackwardPipeline {
     }
   }
 
-  std::string wrong;  // the first thing that was
+  std::string wrong;  // the first violation
   int steps_done = 0;
 
  private:
@@ -142,7 +144,7 @@ class BackwardPipeline {
     tiles_[tile % kSlots] = -1, tile_full_[tile % kSlots].arrive();
   }
 
-  // A warp's place in the work: which tile and which step of all.
+  // A warp's place in the work: the tile and the step, counted over the whole run.
   struct Place {
     int group, warp;
     unsigned tile = 0, step = 0;
@@ -161,7 +163,7 @@ class BackwardPipeline {
       expect(stored == static_cast<int>(step), "dS of another step");
   }
 
-  // The stores of the tile before have read its room; the loader may have it.
+  // The stores of the tile before have read its room, so the loader may have it.
   void release_keys_before(const Place& at) {
     if (at.tile == 0) return;
     if (without_ != Without::stores_read) storing_[(at.tile - 1) % 2][at.warp] = false;
@@ -192,7 +194,7 @@ class BackwardPipeline {
         co_await later();
         expect_queries(at, "S, waited for: Q");
         for (int part = 0; part < parts_; ++part) {
-          co_await own.sync();  // look_for_poison, as in a masked step
+          co_await own.sync();  // spread_non_finite, as in a masked step
           expect_keys(at, "dP: V"), expect_queries(at, "dP: dO");
           if (part + 1 < parts_) co_await product.sync();
         }
@@ -239,7 +241,8 @@ class BackwardPipeline {
         keys_used_.arrive();
         co_await keys_used_.wait(at.tile & 1);
       }
-      keys_[at.tile % 2] = -100 - at.job;  // staged gradients: whoever still multiplies K or V reads them
+      keys_[at.tile % 2] =
+          -100 - at.job;  // staged gradients: a product that still needs K or V would read them
       storing_[at.tile % 2][warp] = true;
       co_await later();
     }
@@ -263,7 +266,7 @@ class BackwardPipeline {
   bool storing_[2][kWarps] = {};            // gradients that leave through the room of K and V
 };
 
-// How many of 300 runs hang or go wrong.
+// How many of 300 runs hang or violate the protocol.
 int failures(Without without, std::string& first) {
   int count = 0;
   for (const int parts : {1, 2}) {
@@ -301,4 +304,4 @@ TEST(HopperBackwardPipeline, EveryWaitIsNeeded) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

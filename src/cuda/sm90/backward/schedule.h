@@ -1,5 +1,5 @@
-// Which queries see a tile of keys of the Hopper backward kernel. Pure functions for host and device: the kernel asks, the
-// tests enumerate.
+// Which queries see a tile of keys of the Hopper backward kernel. Pure functions for host and
+// device: the kernel calls them, and the tests enumerate them.
 #pragma once
 
 #include <algorithm>
@@ -7,17 +7,17 @@
 #include "core/base/host_device.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 
-// Of a tile of keys, the queries that see it; they count from the first of the sequence, keys from the first of the tile.
+// The queries that see a tile of keys. Queries count from the first of the sequence, keys from the
+// first of the tile.
 struct TileQueries {
-  int begin,
-      end;  // steps: the first query of the first one, and beyond the last one; equal: nobody sees the tile
+  int begin, end;   // the steps cover queries [begin, end); equal: no query sees the tile
   int first, last;  // queries [first, last) see some key of the tile
-  int low, high;    // the first key is seen by queries [low, high]; each of the others by one further on
-  int keys;         // that are left of the sequence from the first of the tile on
+  int low, high;    // queries [low, high] see the first key, and [low + i, high + i] the key i further on
+  int keys;         // of the sequence, from the first of the tile on
 
-  // Whether all of `block_k` keys are seen by all of the `block_q` queries from `query` on.
+  // Whether all of the `block_q` queries from `query` on see all of the tile's `block_k` keys.
   TESSERA_HD constexpr bool whole(int query, int block_q, int block_k) const {
     return query >= low + block_k - 1 && query + block_q - 1 <= high && query >= first &&
            query + block_q <= last && block_k <= keys;
@@ -29,14 +29,14 @@ struct QueryRange {
   int first, last;
 };
 
-// Those that see a key of the tile.
+// The queries that see a key of the tile.
 TESSERA_HD constexpr QueryRange queries_of_key(const TileQueries& t, int key) {
   const int first = std::max(t.first, t.low + key), last = std::min(t.last, t.high + key + 1);
   return {first, key < t.keys ? last : first};
 }
 
-// The tile of `block_k` keys from `key` on, which the sequence has; query i sees keys [i + d.low, i + d.high]. Steps are of
-// `block_q` queries.
+// The tile of `block_k` keys from `key` on, which is below k_length. Query i sees keys [i + d.low,
+// i + d.high]. A step has `block_q` queries.
 TESSERA_HD constexpr TileQueries tile_queries(const core::Diagonals& d, int key, int q_length, int k_length,
                                               int block_q, int block_k) {
   constexpr int kFar = 1 << 30;  // beyond every query, with room to add a key
@@ -53,4 +53,4 @@ TESSERA_HD constexpr TileQueries tile_queries(const core::Diagonals& d, int key,
   return t;
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

@@ -9,7 +9,7 @@
 #include "core/band.h"
 #include "cuda/sm90/backward/table.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 namespace {
 
 struct MaskCase {
@@ -32,7 +32,7 @@ const MaskCase kMasks[] = {
     {.left = core::kLongestWalk, .right = core::kLongestWalk},
 };
 
-// The band and, as a kernel is told it, the diagonals of a problem's only sequence.
+// The band and the diagonals, as a kernel gets them, of a problem's only sequence.
 struct Seen {
   core::Band band;
   core::Diagonals diagonals;
@@ -46,16 +46,16 @@ struct Seen {
   }
 };
 
-// Every tile of keys of a sequence. Counts how many tiles nobody sees, and how many steps are whole.
-void check_tiles(const BackwardConfig& c, const Seen& seen, int q_length, int k_length, int& unseen,
-                 int& whole) {
+// Checks every tile of keys of a sequence. Counts the tiles that no query sees, and the steps in
+// which every query sees every key.
+void check_tiles(const Config& c, const Seen& seen, int q_length, int k_length, int& unseen, int& whole) {
   for (int key = 0; key < k_length; key += c.block_k()) {
     const TileQueries t = tile_queries(seen.diagonals, key, q_length, k_length, c.block_q, c.block_k());
     ASSERT_EQ(t.keys, k_length - key);
     auto visible = [&](int query, int within) {
       return query < q_length && within < t.keys && seen.band.visible(query, key + within);
     };
-    // What the kernel takes for seen, and the first and the last query that see something.
+    // The pairs that the kernel takes for visible, and the first and last query that see a key.
     int first = q_length, last = 0;
     for (int within = 0; within < c.block_k(); ++within) {
       const QueryRange range = queries_of_key(t, within);
@@ -67,7 +67,7 @@ void check_tiles(const BackwardConfig& c, const Seen& seen, int q_length, int k_
         ASSERT_TRUE(query >= t.begin && query < t.end) << "no step has query " << query;
       }
     }
-    // Steps: none too many, on multiples of block_q.
+    // The steps begin at multiples of block_q, and there is none too many.
     if (first < last) {
       ASSERT_TRUE(t.first == first && t.last == last) << t.first << " to " << t.last;
       ASSERT_TRUE(t.begin == first / c.block_q * c.block_q && t.end - c.block_q < last &&
@@ -88,8 +88,8 @@ void check_tiles(const BackwardConfig& c, const Seen& seen, int q_length, int k_
 }
 
 TEST(HopperBackwardTiles, EveryPairIsSeenExactlyWhereTheMaskSaysSo) {
-  for (const BackwardConfig& c : kBackwardConfigs<ptx::Half16::bf16>) {
-    if (c.dropout) continue;  // cut as without
+  for (const Config& c : kConfigs<ptx::Half16::bf16>) {
+    if (c.dropout) continue;  // the same tiles as without
     int unseen = 0, whole = 0;
     for (const MaskCase& mask : kMasks) {
       for (const auto& [q_length, k_length] : {std::pair{1, 1},
@@ -115,10 +115,10 @@ TEST(HopperBackwardTiles, EveryPairIsSeenExactlyWhereTheMaskSaysSo) {
   }
 }
 
-// Bounds that fall on, before and behind every edge of a step and of a tile.
+// Bounds on, before and behind every edge of a step and of a tile.
 TEST(HopperBackwardTiles, EveryBound) {
   constexpr int kQueries = 300, kKeys = 270;
-  for (const BackwardConfig& c : kBackwardConfigs<ptx::Half16::bf16>) {
+  for (const Config& c : kConfigs<ptx::Half16::bf16>) {
     if (c.dropout) continue;
     int unseen = 0, whole = 0;
     for (int bound = 0; bound < 260; ++bound) {
@@ -133,7 +133,7 @@ TEST(HopperBackwardTiles, EveryBound) {
   }
 }
 
-// As far away as a mask or a length can be: nothing overflows.
+// The farthest masks and the longest sequences: nothing overflows.
 TEST(HopperBackwardTiles, TheLongestSequences) {
   constexpr int kLength = static_cast<int>(core::kLongestWalk) - 1, kKey = (kLength - 1) / 128 * 128;
   for (const MaskCase& mask : kMasks) {
@@ -157,4 +157,4 @@ TEST(HopperBackwardTiles, TheLongestSequences) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

@@ -1,33 +1,35 @@
-// From scores to P and dS in the Hopper backward kernel: masks, dropout, and what values that are not finite ask for.
+// From scores to P and dS in the Hopper backward kernel: masks, dropout, and the treatment of
+// non-finite values.
 //
-// Keys are rows: a lane holds keys lane / 4 and lane / 4 + 8 of its warp's 16, and of every eight queries 2 (lane % 4) and the
-// next.
+// Keys are rows. A lane holds keys lane / 4 and lane / 4 + 8 of its warp's 16, and of every eight
+// queries 2 (lane % 4) and the next one.
 #pragma once
 
 #include "cuda/sm90/backward/consumer.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 
-// Whether all keys of the tile are seen by all queries of the step that begins with query `begin`.
-template <BackwardConfig C>
-__device__ __forceinline__ bool BackwardConsumer<C>::whole(int begin) const {
+// Whether all queries of the step that begins with query `begin` see all keys of the tile.
+template <Config C>
+__device__ __forceinline__ bool Consumer<C>::whole(int begin) const {
   return __all_sync(kWarp, tile().whole(begin, kQueries, kKeys));
 }
 
-// Which of a step's queries see a key: [first, first + count).
-template <BackwardConfig C>
-__device__ __forceinline__ flash2::SeenRange seen_queries(const KeyTile& t, int key, int query) {
-  const QueryRange seen = queries_of_key(t, key);
-  return flash2::seen_range(seen.first - query, seen.last - query);
+// The queries that see a key, counted from `query`.
+template <Config C>
+__device__ __forceinline__ ColumnRange queries_from(const KeyTile& t, int key, int query) {
+  const QueryRange range = queries_of_key(t, key);
+  return ColumnRange::of(range.first - query, range.last - query);
 }
 
-// What is not seen becomes -inf. `check` stays 0 while all scores are finite, also those.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::apply_mask(int begin, float& check) {
+// Masked scores become -inf. `check` stays 0 as long as all scores are finite, the masked ones
+// included.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::apply_mask(int begin, float& check) {
   const int lane = this->lane(), key = group_ * kGroupRows + warp_ * 16 + lane / 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, begin + lane % 4 * 2);
+    const ColumnRange range = queries_from<C>(tile(), key + 8 * r, begin + lane % 4 * 2);
 #pragma unroll
     for (int i = 2 * r; i < kQueries / 2; i += i % 2 == 0 ? 1 : 3) {
       check = fmaf(s_[i], 0.0F, check);
@@ -37,8 +39,8 @@ __device__ __forceinline__ void BackwardConsumer<C>::apply_mask(int begin, float
 }
 
 // S becomes P.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::exponentiate(int slot) {
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::exponentiate(int slot) {
   const float* lse = shared_.statistics[slot][0][0] + lane() % 4 * 2;
   const float scale = a_.call.features.scale_log2;
 #pragma unroll
@@ -50,9 +52,9 @@ __device__ __forceinline__ void BackwardConsumer<C>::exponentiate(int slot) {
   }
 }
 
-// dP becomes dS = P o (dP - delta), with dropout P what is kept of it; both are packed.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int part, std::uint32_t kept) {
+// dP becomes dS = P o (dP - delta). With dropout P becomes what is kept of it. Both are packed.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::differentiate(int slot, int part, std::uint32_t kept) {
   const float* deltas = shared_.statistics[slot][part][1] + lane() % 4 * 2;
 #pragma unroll
   for (int j = 8 * part; j < 8 * part + 8; ++j) {
@@ -77,25 +79,25 @@ __device__ __forceinline__ void BackwardConsumer<C>::differentiate(int slot, int
   }
 }
 
-// P and dS of what is not seen are 0, whatever the statistics of the query are.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::hide_unseen(int begin, int part) {
+// P and dS of masked pairs become 0, whatever the statistics of the query are.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::clear_masked(int begin, int part) {
   const int lane = this->lane(), key = group_ * kGroupRows + warp_ * 16 + lane / 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const flash2::SeenRange range = seen_queries<C>(tile(), key + 8 * r, begin + lane % 4 * 2);
+    const ColumnRange range = queries_from<C>(tile(), key + 8 * r, begin + lane % 4 * 2);
 #pragma unroll
     for (int j = 8 * part; j < 8 * part + 8; ++j) {
-      const std::uint32_t seen = (range(8 * j) ? 0xFFFFU : 0U) | (range(8 * j + 1) ? 0xFFFF0000U : 0U);
-      p_packed_[2 * j + r] &= seen;
-      ds_packed_[2 * j + r] &= seen;
+      const std::uint32_t visible = (range(8 * j) ? 0xFFFFU : 0U) | (range(8 * j + 1) ? 0xFFFF0000U : 0U);
+      p_packed_[2 * j + r] &= visible;
+      ds_packed_[2 * j + r] &= visible;
     }
   }
 }
 
-// dS for dQ: rows are queries, a panel for each warp group's keys.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::store_scores() const {
+// dS to shared memory, for dQ: rows are queries, and each warp group's keys are a panel.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::store_scores() const {
   const int lane = this->lane();
   const int row = lane / 16 * 8 + lane % 8, column = group_ * 64 + warp_ * 16 + lane / 8 % 2 * 8;
   const std::uint32_t to =
@@ -107,21 +109,13 @@ __device__ __forceinline__ void BackwardConsumer<C>::store_scores() const {
   }
 }
 
-// --- where something is not finite ---
+// --- non-finite values ---
 
-// Two numbers, 0 instead of what is not finite. What such a number reaches rightly is NaN by its own score.
-template <ptx::Half16 Type>
-__device__ __forceinline__ std::uint32_t only_finite(std::uint32_t pair) {
-  constexpr std::uint32_t kExponent = Type == ptx::Half16::bf16 ? 0x7F80 : 0x7C00;
-  if ((pair & kExponent) == kExponent) pair &= 0xFFFF0000U;
-  if ((pair >> 16 & kExponent) == kExponent) pair &= 0xFFFFU;
-  return pair;
-}
-
-// In a masked step, when P and dP are there: whether any score or dP of this warp group is not finite. Then P is NaN where dP is not
-// finite: dV must show it, and dO will not (clear_queries).
-template <BackwardConfig C>
-__device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(int part, float& check) {
+// In a masked step, after P and dP: returns whether any score or dP of this warp group is not
+// finite. If so, P becomes NaN where dP is not finite: dV must show it, and dO no longer does after
+// clear_queries.
+template <Config C>
+__device__ __forceinline__ bool Consumer<C>::spread_non_finite(int part, float& check) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) check = fmaf(ds_[i], 0.0F, check);
   if (!ptx::meet_or(kOwn + group_, kWarpGroup, !(check == 0))) return false;
@@ -130,22 +124,19 @@ __device__ __forceinline__ bool BackwardConsumer<C>::look_for_poison(int part, f
   return true;
 }
 
-// Rids the step's rows of Q and dO of what is not finite, when both warp groups have stored their dS: zeros of a masked step must not
-// meet it in the products that follow.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot) {
-  wait(&shared_.scores_full[score_slot(0)], queries_.count() / C.kScoreStages & 1, ptx::WaitFor::scores);
+// Clears the non-finite values of the step's Q and dO, which zeros of a masked step must not meet.
+// Both warp groups do it, the same zeros at the same places, once both have stored their dS.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
+  wait(&shared_.scores_full[score_slot(0)], queries_.count() / C.kScoreStages & 1, WaitFor::scores_full);
   auto clear = [&](const unsigned char* tile) {
 #pragma unroll 1
     for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;
          at += kWarpGroup) {
       const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
-      const std::uint32_t where =
-          ptx::shared_address(tile) +
-          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes + at % 8 * 16);
-      const uint4 x = ptx::load_shared(where);
-      ptx::store_shared(where, uint4{only_finite<C.type>(x.x), only_finite<C.type>(x.y),
-                                     only_finite<C.type>(x.z), only_finite<C.type>(x.w)});
+      clear_chunk<C.type>(ptx::shared_address(tile) +
+                          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes +
+                                                     at % 8 * kChunkBytes));
     }
   };
   clear(shared_.q[slot]);
@@ -154,9 +145,9 @@ __device__ __forceinline__ void BackwardConsumer<C>::clear_queries(int slot) {
   ptx::meet(kOwn + group_, kWarpGroup);
 }
 
-// dQ by products of a warp, without what is not finite in K, added to the sums.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::add_carefully(float* to) const {
+// Computes dQ by products of a warp, without the non-finite values of K, and adds it to the sums.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::add_carefully(float* to) const {
   const int lane = this->lane();
   const std::uint32_t left = ptx::shared_address(shared_.scores[score_slot(1)]) +
                              matrix_offset(kQueries, (kByQueries ? group_ * 64 : 0) + warp_ * 16, lane);
@@ -176,20 +167,21 @@ __device__ __forceinline__ void BackwardConsumer<C>::add_carefully(float* to) co
       ptx::mma<ptx::Mma::k16, C.type>(sums[0], a, b[0], b[1]);
       ptx::mma<ptx::Mma::k16, C.type>(sums[1], a, b[2], b[3]);
     }
-    flash2::reduce_fragment(to + 128 * j, sums[0]);
-    flash2::reduce_fragment(to + 128 * (j + 1), sums[1]);
+    add_fragment<SumsLayout::fours>(to + 128 * j, sums[0]);
+    add_fragment<SumsLayout::fours>(to + 128 * (j + 1), sums[1]);
   }
 }
 
 // --- dropout ---
 
-// A call of the generator gives, for one query, eight of 32 neighbouring keys: pairs of neighbours, eight apart. Two
-// neighbouring warps hold these keys, and in each two lanes, l and l ^ 4, hold a pair. So each of the four draws a quarter of
-// the queries: a warp those of its half of the unit, a lane every second of them; then they exchange what they found.
+// A call of the generator yields, for one query, eight of 32 neighbouring keys: pairs of
+// neighbours, eight apart. Two neighbouring warps hold these keys, and in each warp two lanes, l
+// and l ^ 4, hold a pair. So each of the four lanes draws a quarter of the queries: a warp draws
+// one half of every 64 queries, a lane every second of these. Then they exchange the results.
 
-// What draw needs of a head waits in shared memory: registers are full.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::begin_head(int head) {
+// What `draw` needs of a head waits in shared memory, because registers are full.
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::begin_head(int head) {
   const int lane = this->lane();
   const core::Problem& p = a_.call.problem;
   const int key = tile().first_key + group_ * kGroupRows + warp_ / 2 * 32;
@@ -202,9 +194,10 @@ __device__ __forceinline__ void BackwardConsumer<C>::begin_head(int head) {
   __syncwarp();
 }
 
-// Which elements of the queries of a step are kept: bit kept_position(j, r, x) for each 64 of them.
-template <BackwardConfig C>
-__device__ __forceinline__ void BackwardConsumer<C>::draw(int begin, std::uint32_t (&kept)[kParts]) {
+// Which elements of a step dropout keeps: for every 64 queries a word, with bit kept_position(j, r,
+// x).
+template <Config C>
+__device__ __forceinline__ void Consumer<C>::draw(int begin, std::uint32_t (&kept)[kParts]) {
   const int lane = this->lane(), half = warp_ % 2, odd = lane / 4 % 2;
   const DropoutHead& head = shared_.dropout[group_ * 2 + warp_ / 2];
   const core::DropoutStream stream = head.stream;
@@ -239,4 +232,4 @@ __device__ __forceinline__ void BackwardConsumer<C>::draw(int begin, std::uint32
   }
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

@@ -1,51 +1,82 @@
-// The shared memory of a Hopper backward kernel, and what its loading warp tells the others.
+// The shared memory of a Hopper backward kernel, and the messages in it from the loading warp to
+// the others.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "cuda/common/ptx/async.cuh"
 #include "cuda/sm90/backward/config.h"
 #include "cuda/sm90/backward/schedule.h"
-#include "cuda/sm90/forward/shared.cuh"
+#include "cuda/sm90/common/ring.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 
-// A tile of keys of one key/value head as the loader announces it, and the queries that see it: the same for every query head
-// of the group.
+// What a thread may wait for: the report of a wait that gives up holds its number.
+enum class WaitFor : std::uint32_t {
+  tile,
+  q_full,
+  q_empty,
+  keys_full,
+  keys_empty,
+  grad_out_full,
+  scores_full,
+  scores_empty,
+  keys_used,
+};
+inline constexpr std::array kWaitNames{
+    "a tile",
+    "Q and its statistics to arrive",
+    "room for Q and dO",
+    "K and V to arrive",
+    "room for K and V",
+    "dO to arrive",
+    "dS of both warp groups",
+    "room for dS",
+    "all warps to be done with K and V",
+};
+static_assert(kWaitNames.size() == static_cast<std::size_t>(WaitFor::keys_used) + 1);
+
+// A tile of keys of one key/value head as the loader announces it, and the queries that see it.
+// They are the same for every query head of the group.
 struct alignas(16) KeyTile : TileQueries {
-  int row, head, batch;    // where the first key stands in the tensors
-  int heads;               // of queries; 0: there is no further tile
-  int first_head, origin;  // the first of them; and the number of the sequence's first block of queries
+  int row, head, batch;  // where the first key is in the tensors
+  int heads;             // query heads of the group; 0: there is no further tile
+  int first_head;        // the first of them
+  int origin;            // the sequence's first block of queries among those of a head
   int sequence;
-  int first_key;  // of the sequence
+  int first_key;  // counted from the first of the sequence
 };
 
-// What two neighbouring warps need to know to draw what dropout keeps: of the query head at hand, and of their keys for each
-// quarter of the lanes.
+// What two neighbouring warps need to draw what dropout keeps: the stream of the current query
+// head, and the columns of their keys for each quarter of the lanes.
 struct alignas(16) DropoutHead {
   core::DropoutStream stream;
   core::DropoutColumns columns[4];
 };
 
-template <BackwardConfig C>
-struct BackwardMemory {
+static_assert(sizeof(DropoutHead) <= Config::kDropoutHeadBytes);
+
+template <Config C>
+struct SharedMemory {
   unsigned char k[C.kKeyStages][C.key_bytes()];
   unsigned char v[C.kKeyStages][C.key_bytes()];
   unsigned char q[C.kQueryStages][C.query_bytes()];
   unsigned char grad_out[C.kQueryStages][C.query_bytes()];
   unsigned char scores[C.kScoreStages][C.score_bytes()];  // dS: rows are queries
-  float statistics[C.kQueryStages][C.block_q / flash2::kQueryBlock][2]
-                  [flash2::kQueryBlock];  // LSE in base-2 logarithms, delta
-  std::uint16_t
-      drawn[2][C.dropout ? C.warps() * 32 : 1];  // what neighbouring warps tell each other about dropout
+  float statistics[C.kQueryStages][C.block_q / kQueryBlock][2]
+                  [kQueryBlock];                           // LSE in base-2 logarithms, delta
+  std::uint16_t drawn[2][C.dropout ? C.warps() * 32 : 1];  // dropout's results for the neighbouring warp
   DropoutHead dropout[C.dropout ? C.warps() / 2 : 1];
   std::uint64_t keys_full[C.kKeyStages], keys_empty[C.kKeyStages];
   std::uint64_t q_full[C.kQueryStages], grad_out_full[C.kQueryStages], q_empty[C.kQueryStages];
   std::uint64_t scores_full[C.kScoreStages], scores_empty[C.kScoreStages];
   std::uint64_t tile_full[kTileSlots], keys_used;
-  int careful[C.kScoreStages];  // not 0: this step's K may not be finite where it is not seen
+  int careful[C.kScoreStages];  // the mark of the last step that had non-finite values under its mask
   KeyTile tiles[kTileSlots];
 
-  // By one thread. Full: the loader arrives once, and the bytes; dS: one lane of each warp. Empty: one lane of each warp.
+  // By one thread. Arrivals: for "full" one of the loader, and the bytes; for dS and for "empty"
+  // one lane of each warp.
   __device__ void initialise() {
     namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = C.warps();
@@ -69,4 +100,4 @@ struct BackwardMemory {
   }
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

@@ -5,14 +5,14 @@
 
 #include "cuda/sm90/backward/config.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::backward {
 
-// With dropout and head_dim 128 the registers do not suffice: cuda.flash2 serves that.
+// There are too few registers for dropout at head_dim 128: cuda.flash2 supports that.
 template <ptx::Half16 Type, bool Bounded = false>
-inline constexpr std::array kBackwardConfigs = {
-    BackwardConfig{.bounded_waits = Bounded, .type = Type},
-    BackwardConfig{.dropout = true, .bounded_waits = Bounded, .type = Type},
-    BackwardConfig{.head_dim = 128, .block_q = 64, .bounded_waits = Bounded, .type = Type},
+inline constexpr std::array kConfigs = {
+    Config{.bounded_waits = Bounded, .type = Type},
+    Config{.dropout = true, .bounded_waits = Bounded, .type = Type},
+    Config{.head_dim = 128, .block_q = 64, .bounded_waits = Bounded, .type = Type},
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::backward

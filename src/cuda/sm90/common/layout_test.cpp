@@ -1,4 +1,5 @@
-// The shared memory of the Hopper kernels, with the copy engine and wgmma modelled by the words of the PTX ISA.
+// The shared memory of the Hopper kernels, with models of the copy engine and of wgmma as the PTX
+// ISA describes them.
 #include "cuda/sm90/common/layout.h"
 
 #include <gtest/gtest.h>
@@ -8,9 +9,9 @@
 #include <set>
 #include <utility>
 
-#include "cuda/common/tile/fragment.h"
+#include "cuda/common/tile/layout.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90 {
 namespace {
 
 using Element = std::pair<int, int>;              // row, column of a tile
@@ -19,7 +20,8 @@ using Memory = std::map<std::uint32_t, Element>;  // by address
 // CU_TENSOR_MAP_SWIZZLE_128B and wgmma's 128-byte swizzle: address bits 4 to 6 ^= bits 7 to 9.
 std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 3 & 0x70); }
 
-// What boxes of 64 columns leave behind, the last one behind `columns` as well: row after row of 128 bytes, swizzled by their address.
+// What boxes of 64 columns write, also beyond `columns` in the last box: row after row of 128
+// bytes, swizzled by address.
 Memory load_boxes(std::uint32_t base, int rows, int columns) {
   Memory memory;
   for (int panel = 0; panel < (columns + 63) / 64; ++panel) {
@@ -43,12 +45,13 @@ struct Descriptor {
     EXPECT_EQ(bits >> 62, 1U) << "128-byte swizzle";
     EXPECT_EQ(bits >> 49 & 7, 0U) << "base offset";
   }
-  // Contraction contiguous: groups of eight rows are `stride` apart.
+  // The contraction is contiguous: groups of eight rows are `stride` apart.
   std::uint32_t contraction_contiguous(int outer, int k) const {
     return swizzled(address + static_cast<std::uint32_t>(outer / 8) * stride +
                     static_cast<std::uint32_t>(outer % 8 * 128 + k * 2));
   }
-  // The other dimension contiguous: groups of eight contraction rows are `stride` apart, of 64 columns `leading`.
+  // The other dimension is contiguous: groups of eight contraction rows are `stride` apart, groups
+  // of 64 columns `leading`.
   std::uint32_t outer_contiguous(int outer, int k) const {
     return swizzled(address + static_cast<std::uint32_t>(outer / 64) * leading +
                     static_cast<std::uint32_t>(k / 8) * stride +
@@ -115,7 +118,8 @@ TEST(HopperLayout, DescriptorsOfValues) {
   }
 }
 
-// stmatrix: eight lanes name the rows of one 8x8 matrix; matrices 0 and 1 are the halves of eight columns, 2 and 3 of the next.
+// stmatrix: eight lanes name the rows of one 8x8 matrix; matrices 0 and 1 are the halves of eight
+// columns, 2 and 3 of the next.
 TEST(HopperLayout, OutputIsStoredAsBoxesAreRead) {
   constexpr int kRows = 128, kFirst = 48;
   const Memory memory = load_boxes(0, kRows, 128);
@@ -124,11 +128,12 @@ TEST(HopperLayout, OutputIsStoredAsBoxesAreRead) {
     for (int register_index = 0; register_index < 4; ++register_index) {
       for (int lane = 0; lane < 32; ++lane) {
         for (int e = 0; e < 2; ++e) {
-          // The number that this lane's accumulator holds...
+          // The element that this lane's accumulator holds ...
           const int accumulator = register_index / 2, half = register_index % 2;
           const Element held{kFirst + AccumulatorFragment::row(lane, 2 * half + e),
                              (j + accumulator) * 8 + AccumulatorFragment::column(lane, 2 * half + e)};
-          // ...goes to row lane / 4 of the matrix, whose address lane 8 * register + lane / 4 gives.
+          // ... goes to row lane / 4 of the matrix, whose address lane 8 * register + lane / 4
+          // names.
           const int named = 8 * register_index + lane / 4;
           const std::uint32_t at = matrix_step(kRows, matrix_offset(kRows, kFirst, named), j) +
                                    static_cast<std::uint32_t>(lane % 4 * 4 + e * 2);
@@ -141,5 +146,20 @@ TEST(HopperLayout, OutputIsStoredAsBoxesAreRead) {
   }
 }
 
+// Panels are 128 bytes wide whatever the elements are: chunk c of a row holds the same bytes for
+// each type.
+TEST(HopperLayout, PanelsDependOnBytesAlone) {
+  EXPECT_EQ(panel_columns(1), 128);
+  EXPECT_EQ(panel_columns(2), 64);
+  constexpr int kRows = 128;
+  for (int row = 0; row < kRows; ++row) {
+    for (int byte = 0; byte < 256; byte += 2) {
+      EXPECT_EQ(element_offset(kRows, row, byte, 1), element_offset(kRows, row, byte / 2, 2))
+          << row << " " << byte;
+      EXPECT_EQ(element_offset(kRows, row, byte + 1, 1), element_offset(kRows, row, byte, 1) + 1);
+    }
+  }
+}
+
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90

@@ -4,8 +4,9 @@
 
 namespace tessera::cuda {
 
-std::span<const hopper::Instance> hopper_forward_bf16() {
-  static constexpr auto kInstances = hopper::instances<hopper::kConfigs<ptx::Half16::bf16>>();
+std::span<const sm90::forward::Instance> hopper_forward_bf16() {
+  static constexpr auto kInstances =
+      instances<sm90::forward::kConfigs<ptx::Half16::bf16>>(sm90::forward::kInstanceOf);
   return kInstances;
 }
 

@@ -1,12 +1,13 @@
-// The end of a tile of the Hopper forward kernel: normalising and storing, and what values that are not finite ask for.
+// The end of a tile of the Hopper forward kernel: O is normalised and stored, and rows with
+// non-finite values are repaired.
 #pragma once
 
 #include "cuda/common/features.cuh"
-#include "cuda/common/ptx/packed.cuh"
+#include "cuda/common/ptx/math.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::clear() {
@@ -27,23 +28,24 @@ __device__ __forceinline__ void Consumer<C>::finish_rows(Finish& finish) {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::store_lse(const Tile& t, const Finish& finish) {
-  const int lane = kept_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
+  const int lane = opaque_lane(), row = group_ * kGroupRows + warp_ * 16 + lane / 4;
   if (t.lse == nullptr || lane % 4 != 0) return;
   float* const lse = t.lse + row * a_.p.lse.row_stride;
   if (row < t.rows) *lse = finish.lse[0];
   if (row + 8 < t.rows) lse[8 * a_.p.lse.row_stride] = finish.lse[1];
 }
 
-// Normalises O and stores it by way of this warp's 16 rows of shared memory; then LSE, for which the fence before the copy
-// would have to wait.
+// Normalises O and stores it through this warp's 16 rows of shared memory. LSE comes last: the
+// fence before the copy would otherwise wait for it.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finish& finish) {
-  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;  // columns at a time
+  // Columns at a time.
+  constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;
   const float(&normaliser)[2] = finish.normaliser;
   namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
-  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, kept_lane());
-  std::uint32_t trace = 0;  // stays 0 as long as everything is finite
+  const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, opaque_lane());
+  std::uint32_t trace = 0;  // stays 0 as long as every output is finite
 #pragma unroll
   for (int part = 0; part < C.v_dim; part += C.store_columns) {
     if (lane_ == 0) ptx::wait_stores_read();
@@ -60,14 +62,14 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
       ptx::store_matrix(matrix_step(kRows, to, j), words);
     }
     const int rows = a_.p.packed ? uniform(t.rows) - first : 16;
-    if (rows >= 16) {  // a box ends with the tensor, but not with a packed sequence
+    if (rows >= 16) {  // the copy engine stops at the end of the tensor, not of a packed sequence
       cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
       __syncwarp();
       if (lane_ == 0) {
 #pragma unroll
-        for (int panel = 0; panel < C.store_columns / kPanel; ++panel) {
+        for (int panel = 0; panel < C.store_columns / C.panel(); ++panel) {
           ptx::store_box(a_.out, shared_.out + panel * kRows * kRowBytes + first * kRowBytes,
-                         part + panel * kPanel, t.row + first, t.head, t.batch);
+                         part + panel * C.panel(), t.row + first, t.head, t.batch);
         }
         cuda_ptx::cp_async_bulk_commit_group();
       }
@@ -77,18 +79,19 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
     }
   }
   store_lse(t, finish);
-  ptx::store_shared_if((trace & 0x7FFF7FFFU) != 0, ptx::shared_address(&shared_.spoiled), 1);
+  ptx::store_shared_if((trace & 0x7FFF7FFFU) != 0, ptx::shared_address(&shared_.non_finite), 1);
 }
 
-// The staged columns from first_column on of `rows` (below 16) of this warp's rows, number by number.
+// Stores the staged columns from first_column on of this warp's first `rows` (below 16) rows,
+// element by element.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first_column, int rows) {
   const int first = group_ * kGroupRows + warp_ * 16;
   const int columns = min(C.store_columns, static_cast<int>(a_.p.v_dim) - first_column);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    std::uint16_t* out =
-        a_.p.out.template row<std::uint16_t>(t.batch, t.head, t.row + first + row) + first_column;
+    ptx::HalfBits* out =
+        a_.p.out.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row) + first_column;
 #pragma unroll 1
     for (int column = lane_; column < columns; column += 32) {
       out[column] = ptx::load_shared_half(ptx::shared_address(shared_.out) +
@@ -98,7 +101,8 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
   __syncwarp();
 }
 
-// One row of a tile, by one warp and plain arithmetic: values that are not finite reach it only if it sees them.
+// One row of a tile, computed by one warp with plain arithmetic: a non-finite value reaches the row
+// only if the row sees it.
 template <Config C>
 class RepairedRow {
  public:
@@ -107,18 +111,18 @@ class RepairedRow {
       : a_(a), lane_(static_cast<int>(threadIdx.x) % 32) {
     const auto head = static_cast<std::int64_t>(at.head), kv_head = std::int64_t{a.group.quotient(at.head)};
     const std::int64_t batch = sequence.tensor_batch;
-    q_ = a.p.q.row<const std::uint16_t>(batch, head, sequence.q_begin + row);
-    k_ = a.p.k.row<const std::uint16_t>(batch, kv_head, sequence.k_begin);
-    v_ = a.p.v.row<const std::uint16_t>(batch, kv_head, sequence.k_begin);
-    out_ = a.p.out.row<std::uint16_t>(batch, head, sequence.q_begin + row);
+    q_ = a.p.q.row<const ptx::HalfBits>(batch, head, sequence.q_begin + row);
+    k_ = a.p.k.row<const ptx::HalfBits>(batch, kv_head, sequence.k_begin);
+    v_ = a.p.v.row<const ptx::HalfBits>(batch, kv_head, sequence.k_begin);
+    out_ = a.p.out.row<ptx::HalfBits>(batch, head, sequence.q_begin + row);
     const core::Diagonals d = a.diagonals(sequence);
     begin_ = max(row + d.low, 0), end_ = min(row + d.high + 1, sequence.k_length);
   }
 
-  // Whether the output is finite as it stands.
+  // Whether the output of the row is finite as it was stored.
   __device__ bool finite() const {
     bool all = true;
-    for (int d = lane_; d < a_.p.v_dim; d += 32) all = all && !spoiled(number(__ldcg(out_ + d)));
+    for (int d = lane_; d < a_.p.v_dim; d += 32) all = all && !non_finite(number(__ldcg(out_ + d)));
     return __all_sync(kWarp, all);
   }
 
@@ -129,16 +133,16 @@ class RepairedRow {
     for (int i = 0; i < kColumns; ++i) {
       const float out = (sum_ == 0 ? 0 : o_[i] / sum_) + beyond_[i];
       if (lane_ + 32 * i < a_.p.v_dim)
-        out_[lane_ + 32 * i] = static_cast<std::uint16_t>(ptx::pack<C.type>(out, 0));
+        out_[lane_ + 32 * i] = static_cast<ptx::HalfBits>(ptx::pack<C.type>(out, 0));
     }
   }
 
  private:
   static constexpr unsigned kWarp = 0xFFFFFFFF;
-  static constexpr int kColumns = C.v_dim / 32;  // a lane's
+  static constexpr int kColumns = C.v_dim / 32;  // of a lane
 
-  __device__ static float number(std::uint16_t bits) { return ptx::unpack<C.type>(bits).x; }
-  __device__ static bool spoiled(float x) { return !(fabsf(x) < INFINITY); }
+  __device__ static float number(ptx::HalfBits bits) { return ptx::unpack<C.type>(bits).x; }
+  __device__ static bool non_finite(float x) { return !(fabsf(x) < INFINITY); }
 
   template <typename Combine>
   __device__ static float across(Combine&& combine, float x) {
@@ -146,12 +150,12 @@ class RepairedRow {
     return x;
   }
 
-  // Keys [first, first + 32), one for each lane, and their values.
+  // Adds keys [first, first + 32), one for each lane, and their values.
   __device__ void add_keys(int first) {
     const int key = first + lane_;
     float score = -INFINITY;
     if (key < end_) {
-      const std::uint16_t* k = k_ + key * a_.p.k.row_stride;
+      const ptx::HalfBits* k = k_ + key * a_.p.k.row_stride;
       score = 0;
 #pragma unroll 1
       for (int d = 0; d < a_.p.qk_dim; ++d) score = fmaf(number(__ldg(q_ + d)), number(__ldg(k + d)), score);
@@ -165,12 +169,12 @@ class RepairedRow {
     for (int i = 0; i < kColumns; ++i) o_[i] *= factor;
 #pragma unroll 1
     for (int j = 0; j < 32 && first + j < end_; ++j) {
-      const std::uint16_t* v = v_ + (first + j) * a_.p.v.row_stride;
+      const ptx::HalfBits* v = v_ + (first + j) * a_.p.v.row_stride;
       const float weight = __shfl_sync(kWarp, p, j);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
         const float x = lane_ + 32 * i < a_.p.v_dim ? number(__ldg(v + lane_ + 32 * i)) : 0;
-        if (spoiled(x)) beyond_[i] += x;
+        if (non_finite(x)) beyond_[i] += x;
         else o_[i] = fmaf(weight, x, o_[i]);
       }
     }
@@ -178,20 +182,21 @@ class RepairedRow {
 
   const Arguments& a_;
   const int lane_;
-  const std::uint16_t *q_, *k_, *v_;
-  std::uint16_t* out_;
+  const ptx::HalfBits *q_, *k_, *v_;
+  ptx::HalfBits* out_;
   int begin_, end_;
   float reference_ = -FLT_MAX, sum_ = 0;
   float o_[kColumns] = {}, beyond_[kColumns] = {};
 };
 
-// 0 * infinity is NaN: a value that is not finite reaches rows of its tile that do not see it. Where any output of this thread
-// block is not finite, its rows that are not are computed again. Also the end of all stores from shared memory.
+// 0 times infinity is NaN, so a non-finite value of V reaches all rows of a tile, also those that
+// do not see it. If the thread block has written a non-finite output, it computes all its
+// non-finite rows again. This also waits for the last stores from shared memory.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::repair() {
   if (lane_ == 0) ptx::wait_stores_read();
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
-  if (shared_.spoiled == 0) return;
+  if (shared_.non_finite == 0) return;
   if (lane_ == 0) ptx::wait_stores();
   ::cuda::ptx::fence_proxy_async();
   __threadfence();
@@ -212,4 +217,4 @@ __device__ __forceinline__ void Consumer<C>::repair() {
   }
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -1,69 +1,62 @@
-// The Hopper forward kernel: exact attention in 16-bit types as an asynchronous pipeline of TMA and wgmma.
+// The Hopper forward kernel: exact attention in 16-bit types as an asynchronous pipeline of TMA and
+// wgmma.
 //
-// One thread block per multiprocessor stays for the whole call. One warp group loads (loader.cuh), the others compute: each
-// owns 64 rows of the tile's queries, with S, P and O in registers, and walks over the keys from the last to the first:
+// Roles
+//   One thread block per multiprocessor stays for the whole call and takes one tile of queries of
+//   one head after another. One warp group loads (loader.cuh); the others compute (consumer.cuh).
+//   Each of them owns 64 rows of the tile, with S, P and O in registers, and walks over the keys
+//   from the last to the first.
 //
-//     tensor cores   S(n)  P(n+1) V(n+1)      S(n-1)  P(n) V(n)            S of a step and P V of the step before it
-//     registers          softmax of S(n)             softmax of S(n-1)     are issued together; softmax runs under P V
+// Schedule
+//   A warp group issues S of a step together with P V of the step before it, so that the softmax
+//   runs while P V does:
 //
-// Warp groups issue in turn, so that one's softmax falls under the other's products. With two stages of Q a tile changes
-// without a gap: P V of the last step, then S of the next tile's first, under which the output is normalised and stored.
-// With one stage there is a wait between the two, for the warp group's own part of the next Q.
+//       tensor cores   S(n)  P(n+1) V(n+1)      S(n-1)  P(n) V(n)
+//       registers          softmax of S(n)             softmax of S(n-1)
 //
-// The kernel may begin beside its predecessor in the stream; the loader waits for that one's end, all others for the loader.
+//   Warp groups take turns at the tensor cores, so that one group's softmax runs during another's
+//   products. With two stages of Q, tiles change without a gap: the last P V of a tile and S of the
+//   next tile's first step are issued together, and the output is normalised and stored meanwhile.
+//   With one stage, a warp group first waits for its own part of the next Q. The kernel may start
+//   while its predecessor in the stream still runs. The loader waits for the predecessor to end,
+//   and all others wait for the loader.
 //
-// Speculation. Steps that a mask cuts search each row's maximum. The others exponentiate against the reference known so far
-// (the first step of a tile: against 0) and vote afterwards: where a row sum is too large for P's type, the maximum is
-// searched and the step exponentiated again; P V has not been issued yet, so nothing has to be undone. After a failure a
-// warp searches in the next two, four, eight ... steps. What is decided depends on the tile alone: results are reproducible
-// and do not depend on the rest of the batch.
+// Speculation
+//   The online softmax needs the maximum of a row before it can compute P. Finding it takes time
+//   that only steps cut by a mask spend. All other steps use the reference known so far (0 in the
+//   first step of a tile) and check afterwards: if a row sum is too large for P's type, the warp
+//   searches the maximum and exponentiates again. P V has not been issued by then, so nothing has
+//   to be undone. After a failure, a warp searches in the next two, four, eight ... steps. These
+//   decisions depend on the tile alone, so results are reproducible and independent of the rest of
+//   the batch.
 //
-// The reference m of a row is in base-2 logarithms: P = 2^(s c - m). Where maxima are searched, s c is rounded as m is, so
-// that P of the maximum is exactly 1 and a row that sees one key returns its value bit for bit.
+// Rounding
+//   The reference m of a row is in base-2 logarithms: P = 2^(s c - m). Where the maximum is
+//   searched, s c is rounded as m is. So P of the maximum is exactly 1, and a row that sees one key
+//   returns its value bit for bit.
 //
-// Traffic: Q and O once, K and V once per block of queries and head (from L2 where heads of a wave share it), LSE once.
+// Traffic
+//   Q, O and LSE once; K and V once per tile of queries and head, from L2 where the heads of a wave
+//   share them.
 #pragma once
 
-#include <array>
-#include <utility>
-
 #include "cuda/common/instances.h"
+#include "cuda/sm90/common/entry.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/epilogue.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
-template <typename Config>
-__global__ void __launch_bounds__(Config::value.threads(), 1)
-    hopper_forward_kernel(const __grid_constant__ Arguments arguments) {
-  constexpr auto C = Config::value;
-  static_assert(sizeof(SharedMemory<C>) <= C.shared_bytes());
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SharedMemory<C>*>(memory);
-  const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
-  if (threadIdx.x == 0) {
-    if (ptx::shared_address(memory) % kSwizzleBytes != 0) asm volatile("trap;");
-    shared.initialise();
-  }
-  __syncthreads();
-  if (warp < 4) {
-    ptx::give_registers<C.loader_registers>();
-    if (warp == 0 && ptx::elect()) Loader<C>(arguments, shared).run();
-  } else {
-    ptx::take_registers<C.registers>();
-    Consumer<C>(arguments, shared, warp / 4 - 1, warp % 4).run();
-  }
+template <typename Used>
+__global__ void __launch_bounds__(Used::value.threads(), 1)
+    forward_kernel(const __grid_constant__ Arguments arguments) {
+  constexpr Config C = Used::value;
+  run_warp_groups<C, SharedMemory<C>, Loader<C>, Consumer<C>>(arguments);
 }
 
-// The instances of a table of configs.
-template <const auto& Configs>
-constexpr auto instances() {
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array{Instance{Configs[I], hopper_forward_kernel<Use<Configs[I]>>}...};
-  }
-  (std::make_index_sequence<Configs.size()>());
-}
+// The instance of a config, for instances().
+inline constexpr auto kInstanceOf = []<typename C>(C) { return Instance{C::value, forward_kernel<C>}; };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -1,47 +1,59 @@
 #include "cuda/sm90/forward/launch.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "core/base/environment.h"
 #include "core/base/text.h"
 #include "cuda/common/features.h"
 #include "cuda/common/host/arena.h"
-#include "cuda/common/host/tensor_map.h"
+#include "cuda/common/host/limits.h"
+#include "cuda/sm90/common/operand.h"
 #include "cuda/sm90/forward/table.h"
 
-namespace tessera::cuda {
+namespace tessera::cuda::sm90::forward {
 namespace {
-
-using hopper::Config;
-using hopper::Instance;
-using hopper::Schedule;
-
-constexpr int kHopper = 90;  // its code runs on no other capability
 
 std::span<const Instance> instances_of(const core::Problem& p) {
   return p.dtype == DType::bf16 ? hopper_forward_bf16() : hopper_forward_fp16();
 }
 
-struct Operand {
-  const char* name;
-  const core::View& view;
-  RowExtents extents;
+// In the order of the maps in Arguments.
+std::array<Operand, 4> operands(const Config& c, const core::Problem& p) {
+  return {query_operand("q", p.q, p.qk_dim, p, c.q_part_rows()),
+          key_operand("k", p.k, p.qk_dim, p, c.block_k), key_operand("v", p.v, p.v_dim, p, c.block_k),
+          query_operand("out", p.out, p.v_dim, p, 16)};
+}
+
+// Workspace for the tiles that thread blocks take one by one: counted without memory, cut with it.
+struct Workspace {
+  TileCounter* counter = nullptr;
+  int* links = nullptr;
+  std::size_t bytes = 0;
+
+  Workspace(const Schedule& schedule, std::byte* memory) {
+    if (schedule.equal_tiles() || schedule.count() == 0) return;
+    Arena arena(memory);
+    counter = arena.take<TileCounter>(1);
+    links = arena.take<int>(schedule.count());
+    bytes = arena.used();
+  }
 };
 
-// As the copy engine sees them.
-std::array<Operand, 4> operands(const core::Problem& p) {
-  const std::int64_t batch = p.packed ? 1 : p.batch;
-  const std::int64_t q_rows = p.packed ? p.q_tokens : p.q_length, k_rows = p.packed ? p.k_tokens : p.k_length;
-  return {Operand{"q", p.q, {p.qk_dim, q_rows, p.q_heads, batch}},
-          Operand{"k", p.k, {p.qk_dim, k_rows, p.kv_heads, batch}},
-          Operand{"v", p.v, {p.v_dim, k_rows, p.kv_heads, batch}},
-          Operand{"out", p.out, {p.v_dim, q_rows, p.q_heads, batch}}};
+Schedule schedule_of(const Config& c, const core::Problem& p, int multiprocessors) {
+  if (p.packed) {
+    return Schedule::packed(most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
+  }
+  const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
+  const core::TileOrder order = core::tile_order(core::sequence(p, 0).band, p.q_length, p.k_length);
+  return {p.batch, p.q_heads, tiles, order, multiprocessors};
 }
 
 #if TESSERA_HAVE_CUDA
 
-// Numbers that no other data is likely to be: loader.cuh looks for them in memory that nobody has cleared.
+// Numbers that memory is unlikely to hold by chance: loader.cuh looks for them in memory that no
+// kernel has cleared.
 unsigned long long launch_number() {
   static std::atomic<unsigned long long> launches{0};
   return (++launches * 0x9E3779B97F4A7C15ULL) | 1;
@@ -49,19 +61,18 @@ unsigned long long launch_number() {
 
 #endif
 
-Schedule schedule_of(const Config& c, const core::Problem& p) {
-  return hopper_schedule(c, p, device_limits(p.device.index).multiprocessors);
-}
-
 }  // namespace
 
-const Instance& choose_hopper(std::span<const Instance> instances, const core::Problem& p) {
-  // What a row may see of the keys. Sequences of a packed batch must not decide about each other.
+std::size_t Decision::workspace_bytes() const { return Workspace(schedule, nullptr).bytes; }
+
+const Instance& choose_instance(std::span<const Instance> instances, const core::Problem& p) {
+  // How many keys a row may see. The lengths of a packed batch must not decide: a row would depend
+  // on other sequences.
   const bool window = p.left != core::kUnbounded && p.right != core::kUnbounded;
   const std::int64_t keys = window ? std::min(p.k_length, p.left + p.right + 1) : p.k_length;
-  const bool many_keys = !p.packed && keys >= hopper::kManyKeys;
+  const bool many_keys = !p.packed && keys >= kManyKeys;
   const bool masked = p.left != core::kUnbounded || p.right != core::kUnbounded;
-  const bool few_keys = !p.packed && masked && keys <= hopper::kFewKeys;
+  const bool few_keys = !p.packed && masked && keys <= kFewKeys;
   for (const Instance& instance : instances) {
     const Config& c = instance.config;
     if (p.qk_dim > c.qk_dim || p.v_dim > c.v_dim) continue;
@@ -72,122 +83,93 @@ const Instance& choose_hopper(std::span<const Instance> instances, const core::P
   return instances.back();
 }
 
-Schedule hopper_schedule(const Config& c, const core::Problem& p, int multiprocessors) {
-  if (p.packed)
-    return Schedule::packed(hopper::most_packed_tiles(p.batch, p.q_heads, p.q_tokens, c.block_q()));
-  const std::int64_t tiles = (p.q_length + c.block_q() - 1) / c.block_q();
-  const core::TileOrder order = core::tile_order(core::sequence(p, 0).band, p.q_length, p.k_length);
-  return Schedule(p.batch, p.q_heads, tiles, order, multiprocessors);
-}
-
-std::size_t hopper_workspace(const Schedule& schedule) {
-  if (schedule.equal_tiles() || schedule.count() == 0) return 0;
-  Arena arena;
-  arena.take<hopper::TileCounter>(1);
-  arena.take<int>(schedule.count());
-  return arena.used();
+Decision decide(const Instance& instance, const core::Problem& p, int multiprocessors) {
+  Decision d{.instance = &instance,
+             .schedule = schedule_of(instance.config, p, multiprocessors),
+             .speculate = !core::environment().lazy_maximum};
+  d.grid = std::min<std::int64_t>(d.schedule.count(), multiprocessors);
+  return d;
 }
 
 #if TESSERA_HAVE_CUDA
 
-void launch_hopper(const Instance& instance, const core::Problem& p, std::byte* workspace, void* stream,
-                   std::uint32_t* report) {
-  const Config& c = instance.config;
-  const DeviceLimits& device = device_limits(p.device.index);
-  hopper::Arguments a{};
-  a.schedule = schedule_of(c, p);
-  if (a.schedule.count() == 0) return;
+void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void* stream,
+             std::uint32_t* report) {
+  if (d.schedule.count() == 0) return;
+  const Config& c = d.instance->config;
   const DeviceScope scope(p.device.index);
-  const int box_rows[4] = {c.q_part_rows(), c.block_k, c.block_k, 16};
+  Arguments a{};
   CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
-  const std::array<Operand, 4> all = operands(p);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    *maps[i] =
-        encode_tensor_map(tensor_map_spec(all[i].view, all[i].extents, box_rows[i]), p.dtype == DType::bf16);
-  }
+  const std::array<Operand, 4> all = operands(c, p);
+  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i], p.dtype);
   a.p = p;
+  a.schedule = d.schedule;
   a.diagonals = core::diagonal_rule(p);
   a.group = core::Divider(static_cast<std::uint32_t>(p.group()));
   a.scale_log2 = ScoreFeatures::of(p).scale_log2;
-  a.speculate = !core::environment().lazy_maximum;
+  a.speculate = d.speculate;
   a.report = report;
-  if (!a.schedule.equal_tiles()) {
-    Arena arena(workspace);
-    a.counter = arena.take<hopper::TileCounter>(1);
-    a.links = arena.take<int>(a.schedule.count());
+  if (!d.schedule.equal_tiles()) {
+    const Workspace workspace(d.schedule, memory);
+    a.counter = workspace.counter;
+    a.links = workspace.links;
     a.launch = launch_number();
   }
-  const std::int64_t grid = std::min<std::int64_t>(a.schedule.count(), device.multiprocessors);
-  launch(instance.kernel, "hopper forward", grid, c.threads(), static_cast<std::size_t>(c.shared_bytes()),
-         stream, a, Begin::beside_predecessors);
+  launch(d.instance->kernel, "hopper forward", d.grid, c.threads(),
+         static_cast<std::size_t>(c.shared_bytes()), stream, a, Begin::beside_predecessors);
 }
 
 #else
 
-void launch_hopper(const Instance& /*instance*/, const core::Problem& /*p*/, std::byte* /*workspace*/,
-                   void* stream, std::uint32_t* /*report*/) {
+void enqueue(const Decision& /*d*/, const core::Problem& /*p*/, std::byte* /*memory*/, void* stream,
+             std::uint32_t* /*report*/) {
   launch(nullptr, "hopper forward", 1, 1, 0, stream, nullptr);
 }
 
 #endif
 
-bool hopper_forward_limits(const core::Problem& p, core::Reason reason) {
-  const DeviceLimits& device = device_limits(p.device.index, Code::sm90);
-  const DeviceLimits& own = device_limits(p.device.index);
-  if (!own.failure.empty()) return reason.give(own.failure);
-  if (own.capability != kHopper) {
-    return reason.give("is compiled for compute capability 9.0 alone, cuda:", p.device.index, " has ",
-                       own.capability / 10, ".", own.capability % 10);
+std::optional<core::Choice> choose(const core::Problem& p, int /*workers*/, core::Reason reason) {
+  if (gpu_limit(p, reason)) return std::nullopt;
+  if (!(p.scale > 0)) return reason.decline("requires a positive scale; this call has ", p.scale);
+  if (p.k_tokens == 0) return reason.decline("requires at least one key");
+  const Instance& instance = choose_instance(instances_of(p), p);
+  const Config& c = instance.config;
+  if (size_limits(p, c.block_q(), reason) || shared_memory_limit(p, c.shared_bytes(), reason) ||
+      copy_limit(operands(c, p), reason)) {
+    return std::nullopt;
   }
-  if (!device.failure.empty()) return reason.give(device.failure);
-  if (!(p.scale > 0)) return reason.give("needs a positive scale; it is ", p.scale);
-  if (p.k_tokens == 0) return reason.give("needs a key");
-  const Config& c = choose_hopper(instances_of(p), p).config;
-  if (size_limits(p, c.block_q(), reason)) return true;
-  if (c.shared_bytes() > device.shared_memory) {
-    return reason.give("takes ", c.shared_bytes(), " bytes of shared memory, the GPU has ",
-                       device.shared_memory);
-  }
-  for (const Operand& operand : operands(p)) {
-    if (tensor_map_obstacle(operand.name, operand.view, operand.extents, reason)) return true;
-  }
-  return false;
+  const Decision d = decide(instance, p, device_limits(p.device.index).multiprocessors);
+  return core::Choice{.block_q = c.block_q(),
+                      .block_k = c.block_k,
+                      .shared_memory_bytes = static_cast<std::size_t>(c.shared_bytes()),
+                      .workspace_bytes = d.workspace_bytes(),
+                      .traffic_cache_bytes = static_cast<double>(c.shared_bytes()),
+                      .decision = d};
 }
 
-registry::Configuration hopper_forward_configuration(const core::Problem& p, int /*workers*/) {
-  const Config& c = choose_hopper(instances_of(p), p).config;
-  return {.block_q = c.block_q(),
-          .block_k = c.block_k,
-          .shared_memory_bytes = static_cast<std::size_t>(c.shared_bytes()),
-          .workspace_bytes = hopper_workspace(schedule_of(c, p)),
-          .fast_memory_bytes = static_cast<double>(c.shared_bytes())};
-}
-
-std::string hopper_forward_details(const core::Problem& p, const registry::Configuration& /*configuration*/) {
+std::string details(const core::Problem& p, const core::Choice& choice) {
   constexpr const char* kSoftmax[] = {"speculative maximum, P in registers of its own",
                                       "speculative maximum, P in place of the scores", "lazy maximum"};
-  const Config& c = choose_hopper(instances_of(p), p).config;
-  const Schedule schedule = schedule_of(c, p);
-  const bool lazy = core::environment().lazy_maximum.has_value();
+  const auto d = choice.decision.as<Decision>();
+  const Config& c = d.instance->config;
   std::string order = "equal tiles, head by head";
   if (p.packed) {
     order = core::concat("tiles by an atomic counter, long ",
-                         c.packed_order() == hopper::PackedOrder::tiles ? "ones" : "sequences", " first");
-  } else if (!schedule.equal_tiles()) {
-    order = core::concat("tiles by an atomic counter, head by head, the last ", schedule.last_heads(),
+                         c.packed_order() == PackedOrder::tiles ? "ones" : "sequences", " first");
+  } else if (!d.schedule.equal_tiles()) {
+    order = core::concat("tiles by an atomic counter, head by head, the last ", d.schedule.last_heads(),
                          " together");
   }
   return core::concat("instance: head_dim up to ", c.qk_dim, " (q, k) and ", c.v_dim, " (v)\n", c.warp_groups,
                       " warp groups of 64 rows and one that loads, ", c.registers, " and ",
                       c.loader_registers, " registers\nstages: ", c.q_stages, " of Q, ", c.k_stages,
                       " of K, ", c.v_stages, " of V; ", c.store_columns, " columns of O at a time\n",
-                      kSoftmax[lazy ? 2 : static_cast<int>(c.softmax)],
-                      c.turns ? ", warp groups in turn\n" : "\n", order);
+                      kSoftmax[d.speculate ? static_cast<int>(c.softmax) : 2],
+                      c.alternate ? ", warp groups in turn\n" : "\n", order);
 }
 
-void hopper_forward(const core::Problem& p, const registry::Configuration& /*configuration*/,
-                    const registry::Resources& resources) {
-  launch_hopper(choose_hopper(instances_of(p), p), p, resources.workspace, resources.stream);
+void run(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
+  enqueue(choice.decision.as<Decision>(), p, resources.workspace, resources.stream);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::cuda::sm90::forward

@@ -1,11 +1,13 @@
-// The loading half of the Hopper forward kernel: one thread that takes tiles and keeps the rings of Q, K and V full.
+// The loading warp group of the Hopper forward kernel: one thread takes tiles and keeps the rings
+// of Q, K and V full.
 #pragma once
 
+#include "cuda/sm90/common/panels.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
-// Of packed sequences, as PackedTiles asks for them.
+// The lengths of packed sequences, for PackedTiles.
 template <Config C>
 struct LengthsOf {
   const Arguments& a;
@@ -21,13 +23,15 @@ __device__ __forceinline__ PackedTiles<C.packed_order()> packed_tiles(const Argu
           static_cast<int>(a.p.k_length)};
 }
 
-// Loads come in the order in which they are used: K of a step, then V of the step before it, also from tile to tile where
-// tiles overlap (two stages of Q). The next tile is worked out and announced, and its Q loaded where there is room, while K and
-// V of this one are under way: at the change of tiles nobody waits for it. With one stage Q comes after the first K, for which
-// there is room earlier.
+// Loads are issued in the order in which they are used: K of a step, then V of the step before it.
+// Where tiles overlap (two stages of Q) this holds from tile to tile, too. While K and V of a tile
+// are loading, the loader finds and announces the next tile and, if there is room, loads its Q, so
+// that no warp group waits for it when tiles change. With one stage, Q is loaded after the first K,
+// because there is room for K earlier.
 //
-// Slots for tiles are not waited for. The tile announced in a slot was the fourth before; at that time the loader has seen
-// the Q of the third before (or a later one) given back, which every warp does after it has written the output of the fourth.
+// The loader writes a slot for a tile without waiting. The slot holds the fourth tile before. By
+// now the loader has seen the Q of the third tile before (or of a later one) released, and a warp
+// does that after it has written the output of the fourth.
 template <Config C>
 class Loader {
  public:
@@ -42,7 +46,7 @@ class Loader {
     bool more = begin(tile);
     if (more && C.overlap_tiles()) load_queries(tile_);
     while (more) {
-      const unsigned next = take(tile);  // used a step later: its time passes meanwhile
+      const unsigned next = take(tile);  // used a step later, so that its latency is hidden
       const int top = tile_.top, bottom = tile_.bottom, prepare = max(top - 1, bottom);
       Keys keys{k_begin_ + top * C.block_k, kv_head_, tile_.batch};
 #pragma unroll 1
@@ -70,7 +74,7 @@ class Loader {
     int row, head, batch;
   };
 
-  // Works out and announces a tile. False: there are fewer.
+  // Finds and announces a tile; false if there are fewer tiles.
   __device__ __forceinline__ bool begin(unsigned tile) {
     TileIndex at;
     if (!find(tile, at)) return false;
@@ -84,7 +88,7 @@ class Loader {
     return true;
   }
 
-  // False: there are fewer tiles.
+  // False if there are fewer tiles.
   __device__ __forceinline__ bool find(unsigned tile, TileIndex& at) {
     if (a_.p.packed) return packed_.find(tile, LengthsOf<C>{a_}, at);
     if (tile >= a_.schedule.count()) return false;
@@ -92,9 +96,10 @@ class Loader {
     return true;
   }
 
-  // The launch's number says that counting has begun. It cannot be there from another launch: the workspace of a call is its
-  // own while it runs, and the last thread block takes the number away, so that a replayed graph does not find it. The first
-  // two tiles of every thread block are not counted, so that nobody waits for this.
+  // The number of the launch in the counter says that the counter is valid. No other launch can
+  // have left it there: a call has its workspace to itself while it runs, and the last thread block
+  // removes the number, so that a replayed graph does not find it. Every thread block takes its
+  // first two tiles without the counter, so that none waits for this.
   __device__ __forceinline__ void open_counter() {
     if (a_.counter == nullptr || blockIdx.x != 0) return;
     a_.counter->next = 2 * gridDim.x;
@@ -108,7 +113,7 @@ class Loader {
       counting_ = *static_cast<volatile unsigned long long*>(&a_.counter->launch) == a_.launch;
       __threadfence();
       if constexpr (C.bounded_waits) {
-        if (++polls == ptx::kMostPolls) ptx::give_up(a_.report, ptx::WaitFor::launch);
+        if (++polls == ptx::kMostPolls) ptx::give_up(a_.report, WaitFor::launch);
       }
     }
   }
@@ -118,7 +123,8 @@ class Loader {
     if (atomicAdd(&a_.counter->finished, 1U) == gridDim.x - 1) atomicExch(&a_.counter->launch, 0ULL);
   }
 
-  // The tile after `tile`. Who had a long first one has a short second one.
+  // The tile after `tile`. The second tiles go in reverse: a thread block whose first tile was long
+  // gets a short one.
   __device__ __forceinline__ unsigned take(unsigned tile) {
     if (a_.counter == nullptr) return tile + gridDim.x;
     if (tile < gridDim.x) return 2 * gridDim.x - 1 - tile;
@@ -165,19 +171,16 @@ class Loader {
     announce(end);
   }
 
-  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, ptx::WaitFor what) {
+  __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t phase, WaitFor what) {
     ptx::wait<C.bounded_waits>(barrier, phase, a_.report, what);
   }
 
-  // `Rows` rows of all columns, panel by panel, into a tile of `Pitch` rows.
+  // Loads `Rows` rows of all columns into a tile of `Pitch` rows.
   template <int Columns, int Rows, int Pitch = Rows>
   __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                        int row, int head, int batch) {
-    ptx::arrive_and_expect(full, Rows * Columns * 2);
-#pragma unroll
-    for (int panel = 0; panel < Columns / kPanel; ++panel) {
-      ptx::load_box(to + panel * Pitch * kRowBytes, map, full, panel * kPanel, row, head, batch);
-    }
+    ptx::arrive_and_expect(full, Rows * Columns * C.element_bytes());
+    load_panels<Columns, Rows, Pitch, C.element_bytes()>(to, map, full, row, head, batch);
   }
 
   __device__ __forceinline__ void load_queries(const Tile& t) {
@@ -185,7 +188,7 @@ class Loader {
 #pragma unroll
     for (int g = 0; g < C.q_parts(); ++g) {
       constexpr int kRows = C.q_part_rows();
-      wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, ptx::WaitFor::q_empty);
+      wait(&shared_.q_empty[slot][g], q_.phase() ^ 1, WaitFor::q_empty);
       load<C.qk_columns(), kRows, C.block_q()>(shared_.q[slot] + g * kRows * kRowBytes, a_.q,
                                                &shared_.q_full[slot][g], t.row + g * kRows, t.head, t.batch);
     }
@@ -193,15 +196,15 @@ class Loader {
   }
 
   __device__ __forceinline__ void load_keys(const Keys& at) {
-    wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, ptx::WaitFor::k_empty);
+    wait(&shared_.k_empty[k_.slot()], k_.phase() ^ 1, WaitFor::k_empty);
     load<C.qk_columns(), C.block_k>(shared_.k[k_.slot()], a_.k, &shared_.k_full[k_.slot()], at.row, at.head,
                                     at.batch);
     k_.next();
   }
 
-  // Of the step whose K was loaded before the last.
+  // V of the step before the one whose K was loaded last.
   __device__ __forceinline__ void load_values() {
-    wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, ptx::WaitFor::v_empty);
+    wait(&shared_.v_empty[v_.slot()], v_.phase() ^ 1, WaitFor::v_empty);
     load<C.v_columns(), C.block_k>(shared_.v[v_.slot()], a_.v, &shared_.v_full[v_.slot()], values_.row,
                                    values_.head, values_.batch);
     v_.next();
@@ -215,12 +218,12 @@ class Loader {
   Ring<C.v_stages> v_;
   Ring<kTileSlots> tiles_;
   PackedTiles<C.packed_order()> packed_;
-  Tile tile_;  // announced last
-  int k_begin_ = 0, kv_head_ = 0;
-  int before_ = -1;  // its number
-  Keys values_{};    // to be loaded next
-  bool waiting_ = false;
-  bool counting_ = false;
+  Tile tile_;                      // announced last
+  int k_begin_ = 0, kv_head_ = 0;  // of this tile
+  int before_ = -1;                // its number
+  Keys values_{};                  // the V to be loaded next,
+  bool waiting_ = false;           // if any
+  bool counting_ = false;          // the counter is valid
 };
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -1,6 +1,7 @@
-// The protocol between the loading and the computing warp groups of the Hopper forward kernel, played on the host: every wait,
-// arrival and turn of loader.cuh and consumer.cuh in the same order, by actors that run in random order. Nobody waits for
-// ever, and nobody reads what was overwritten.
+// The protocol between the loading and the computing warp groups of the Hopper forward kernel,
+// played on the host: actors that run in random order perform every wait, arrival and turn of
+// loader.cuh and consumer.cuh. No actor waits for ever, and none reads a stage that has been
+// overwritten.
 #if TESSERA_HAVE_CUDA
 
 #include <gtest/gtest.h>
@@ -13,10 +14,10 @@
 
 #include "cuda/sm90/forward/table.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 namespace {
 
-// A warp group. It gives way at every wait.
+// A warp group. It suspends at every wait.
 struct Actor {
   struct promise_type {
     std::function<bool()> ready = [] { return true; };
@@ -47,7 +48,7 @@ struct Mbarrier {
   bool complete(unsigned parity) const { return phase != parity; }
 };
 
-struct Place {  // as Ring in shared.cuh
+struct Place {  // as Ring in ring.cuh
   unsigned slots, count = 0;
   unsigned slot() const { return count % slots; }
   unsigned phase() const { return count / slots & 1; }
@@ -76,7 +77,7 @@ class Pipeline {
     tiles_.resize(kTileSlots);
   }
 
-  // False: it hangs.
+  // False if it hangs.
   bool run(unsigned seed) {
     std::mt19937 random(seed);
     std::vector<Actor> actors{load()};
@@ -99,7 +100,7 @@ class Pipeline {
   int wrong = 0, multiplied = 0;
 
  private:
-  // The part of a stage of Q that is a warp group's.
+  // A warp group's part of a stage of Q.
   Stage& queries(const Place& at, int group) {
     const int part = group * c_.q_parts() / c_.warp_groups;
     return q_[static_cast<std::size_t>(static_cast<int>(at.slot()) * c_.q_parts() + part)];
@@ -177,6 +178,15 @@ class Pipeline {
     announce(-1);
   }
 
+  static void release(std::vector<Stage>& stages, Place& at) {
+    stages[at.slot()].empty.arrive();
+    ++at.count;
+  }
+  // Until the stage at a place, wherever that is by then, is full.
+  static Until full(const std::vector<Stage>& stages, const Place& at) {
+    return {[&] { return stages[at.slot()].full.complete(at.phase()); }};
+  }
+
   Actor compute(int g) {
     Place q{static_cast<unsigned>(c_.q_stages)}, k{static_cast<unsigned>(c_.k_stages)},
         v{static_cast<unsigned>(c_.v_stages)}, t{kTileSlots};
@@ -184,22 +194,17 @@ class Pipeline {
     const bool overlap = c_.overlap_tiles();
     int job = -1, before = -1;
     Steps own;
-    auto release = [](std::vector<Stage>& stages, Place& at) {
-      stages[at.slot()].empty.arrive();
-      ++at.count;
-    };
     auto check = [&](int found, int expected) { wrong += found != expected; };
-    auto pass = [&](std::size_t to) { wrong += c_.turns && ++turns_[to] > 1; };
+    auto pass = [&](std::size_t to) { wrong += c_.alternate && ++turns_[to] > 1; };
     const std::size_t next = (group + 1) % turns_.size();
-    const Until my_turn{[&] { return !c_.turns || turns_[group] > 0; }};
-    auto begin = [&] { turns_[group] -= c_.turns; };
-    const Until k_full{[&] { return k_[k.slot()].full.complete(k.phase()); }};
-    const Until v_full{[&] { return v_[v.slot()].full.complete(v.phase()); }};
+    const Until my_turn{[&] { return !c_.alternate || turns_[group] > 0; }};
+    auto begin = [&] { turns_[group] -= c_.alternate; };
+    const Until k_full = full(k_, k), v_full = full(v_, v);
     const Until q_full{[&] { return queries(q, g).full.complete(q.phase()); }};
-    const Until tile_full{[&] { return tiles_[t.slot()].full.complete(t.phase()); }};
+    const Until tile_full = full(tiles_, t);
     const Until later{[] { return true; }};
 
-    if (c_.turns && group + 1 == turns_.size()) pass(0);
+    if (c_.alternate && group + 1 == turns_.size()) pass(0);
     bool first = true;
     int last_tag = -1;  // whose P waits for its V
     while (true) {
@@ -226,7 +231,7 @@ class Pipeline {
         co_await later;
         check(v_[v.slot()].tag, last_tag), ++multiplied;
         release(v_, v);
-        check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // its output is stored
+        check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // stores its output
       } else {
         co_await q_full;
         check(queries(q, g).tag, job);
@@ -234,7 +239,7 @@ class Pipeline {
         co_await my_turn;
         begin(), pass(next);
         co_await later;
-        if (!first) check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // likewise
+        if (!first) check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);
       }
       co_await later;
       check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), own.top));
@@ -298,7 +303,7 @@ class Pipeline {
         release(v_, v);
       }
     }
-    if (c_.turns && group == 0) {
+    if (c_.alternate && group == 0) {
       co_await my_turn;
       begin();
     }
@@ -343,7 +348,7 @@ TEST(HopperConfigs, LongTilesOfPackedSequencesComeFirstWhereTheyAreFew) {
   }
 }
 
-// The bound on steps passed over is what keeps it from hanging: beyond it the test sees that it does.
+// The bound on skipped steps prevents hangs: beyond it, this test sees one.
 TEST(HopperPipeline, TooManySkippedStepsWouldHang) {
   const Config c = kConfigs<ptx::Half16::bf16>[3];
   std::vector<Job> jobs(4, {{8, 0}, {}});
@@ -354,6 +359,6 @@ TEST(HopperPipeline, TooManySkippedStepsWouldHang) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward
 
 #endif

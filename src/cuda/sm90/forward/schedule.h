@@ -1,5 +1,5 @@
-// Which tiles there are, in which order thread blocks take them, and which keys they walk over. Pure functions for host and
-// device: the kernel asks, the tests enumerate.
+// The tiles of a call, the order in which thread blocks take them, and the steps of keys that each
+// tile needs. Pure functions for host and device: the kernel calls them, the tests enumerate them.
 #pragma once
 
 #include <algorithm>
@@ -9,19 +9,21 @@
 #include "core/task_order.h"
 #include "cuda/common/step_cursor.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 // A tile of queries of one head of one sequence.
 struct TileIndex {
   std::uint32_t sequence = 0, head = 0, tile = 0;
 };
 
-// A bijection between [0, count()) and the tiles. Thread blocks take them in this order as they become free.
+// The order in which thread blocks take tiles as they become free: a bijection between [0, count())
+// and the tiles.
 //
-// Head by head. Under a causal mask a head's longest tiles come first: some thread blocks then load keys that no other has
-// loaded yet while others find them in L2 (measured on an H200 against heads that fill the GPU once, tile by tile: head_dim
-// 256 +6 % at N = 512 and +2 % at 2048, else equal). At the end there is nothing to fill the gaps with, so the last heads,
-// about three waves of tiles, go together, longest first.
+// The order is head by head, and under a causal mask the longest tiles of a head come first. Some
+// thread blocks then load keys that others find in L2 a little later. (The alternative, as many
+// heads side by side as fill the GPU once, is slower at head_dim 256: 6 % at N = 512 and 2 % at
+// 2048 on an H200; otherwise equal.) At the end of the call no more tiles follow that could fill
+// gaps, so the last heads, about three waves of tiles, are interleaved, longest tiles first.
 class Schedule {
  public:
   Schedule() = default;
@@ -39,7 +41,7 @@ class Schedule {
     one_by_one_ = static_cast<std::uint32_t>(all - last);
   }
 
-  // Packed sequences: PackedTiles gives the tiles, `most` is how many there may be.
+  // Packed sequences: PackedTiles finds the tiles; there are at most `most`.
   static Schedule packed(std::int64_t most) {
     Schedule schedule;
     schedule.count_ = static_cast<std::uint32_t>(most);
@@ -49,7 +51,7 @@ class Schedule {
 
   TESSERA_HD std::uint32_t count() const { return count_; }
   TESSERA_HD bool equal_tiles() const { return order_ == core::TileOrder::plain; }
-  // Heads that go together at the end.
+  // The heads at the end whose tiles are interleaved.
   TESSERA_HD std::uint32_t last_heads() const { return last_.divisor; }
 
   TESSERA_HD TileIndex operator[](std::uint32_t index) const {
@@ -70,26 +72,28 @@ class Schedule {
   core::TileOrder order_ = core::TileOrder::plain;
 };
 
-// What comes first of packed sequences.
+// What packed sequences are ordered by.
 enum class PackedOrder : int {
-  sequences,  // long ones, with all of their tiles
-  tiles,  // tiles that see many keys, of whichever sequence: ends more evenly, and takes more time to find them
+  sequences,  // long sequences first, each with all of its tiles
+  tiles,      // tiles with many keys first: ends more evenly, but tiles take longer to find
 };
 
-// What PackedTiles asks about a sequence: how many queries and keys it has, and that row i sees no key beyond i + high.
+// What PackedTiles needs to know of a sequence: its queries and keys, and that row i sees no key
+// beyond i + high.
 struct PackedLengths {
   int q = 0, k = 0, high = 0;
 };
 
-// How many tiles there are at most.
+// An upper bound of the number of tiles.
 constexpr std::int64_t most_packed_tiles(std::int64_t sequences, std::int64_t heads, std::int64_t tokens,
                                          int block_q) {
   return heads * (tokens / block_q + sequences);
 }
 
-// The tiles of packed sequences, of which short ones have few. Pass after pass over the sequences, each of which takes half as
-// many keys as the one before: those of the sequence, or those that a tile sees. In a pass sequence by sequence and head by
-// head, the longest tiles of a causal mask first. Indices may only grow from call to call.
+// The tiles of packed sequences, roughly from the longest to the shortest. It makes passes over the
+// sequences; each pass takes what has at least half as many keys as the pass before required:
+// sequences, or tiles (PackedOrder). Within a pass the order is sequence by sequence and head by
+// head, with the longest tiles of a causal mask first. Indices may only grow from call to call.
 template <PackedOrder Order>
 class PackedTiles {
  public:
@@ -97,8 +101,8 @@ class PackedTiles {
   TESSERA_HD PackedTiles(int sequences, int heads, int block_q, int longest)
       : sequences_(sequences), heads_(heads), block_q_(block_q), more_(longest), sequence_(sequences - 1) {}
 
-  // False: there are no more than `index` tiles. lengths(s): PackedLengths of sequence s, without `high` where sequences come
-  // in order.
+  // Finds tile `index`; false if there are no more than `index` tiles. lengths(s) returns the
+  // PackedLengths of sequence s; PackedOrder::sequences does not read `high`.
   template <typename Lengths>
   TESSERA_HD bool find(std::uint32_t index, const Lengths& lengths, TileIndex& at) {
     while (index - base_ >= static_cast<std::uint32_t>(tiles_ * heads_)) {
@@ -125,10 +129,10 @@ class PackedTiles {
   }
 
  private:
-  // Keys: what is shorter comes in the order in which it stands.
+  // In keys. Whatever is shorter keeps the order of the batch.
   static constexpr int kShort = Order == PackedOrder::tiles ? 256 : 512;
 
-  // The first tile that may see more than `keys` keys; how many tiles there are if none does.
+  // The first tile that may see more than `keys` keys; the number of tiles if none may.
   TESSERA_HD int first_beyond(int keys, const PackedLengths& sequence) const {
     const int tiles = (sequence.q + block_q_ - 1) / block_q_, before = keys - sequence.high;
     if (keys < 0) return 0;
@@ -143,12 +147,14 @@ class PackedTiles {
   std::uint32_t base_ = 0;     // the index of the first
 };
 
-// Steps of keys [bottom, top], walked over from the top. There is always one, if only to find that nothing is visible.
+// Steps of keys, from `top` down to `bottom`. There is always at least one, even where no key is
+// visible.
 struct Steps {
   int top = 0, bottom = 0;
 };
 
-// Those of which rows [first, last] may see something; row i sees keys [i + low, i + high] of `keys`.
+// The steps in which rows [first, last] may see a key; row i sees keys [i + low, i + high] of
+// `keys`.
 TESSERA_HD constexpr Steps visible_steps(int first, int last, const core::Diagonals& d, int keys, int width) {
   const int begin = first + d.low > 0 ? first + d.low : 0;
   const int end = last + d.high + 1 < keys ? last + d.high + 1 : keys;
@@ -156,7 +162,7 @@ TESSERA_HD constexpr Steps visible_steps(int first, int last, const core::Diagon
   return {(end - 1) / width, begin / width};
 }
 
-// Those that all of the rows see whole: [begin, end), which may be empty.
+// The steps [begin, end) in which all of the rows see all keys; may be empty.
 struct WholeSteps {
   int begin = 0, end = 0;
 };
@@ -168,8 +174,9 @@ TESSERA_HD constexpr WholeSteps whole_steps(int first, int last, const core::Dia
   return {(begin + width - 1) / width, end > 0 ? end / width : 0};
 }
 
-// The steps of a tile that one of its warp groups takes part in, whose own rows may see `own` of them: as few as it may, but
-// at least one, and passing over no more than `above` at the top and `below` at the bottom.
+// The steps of a tile that one of its warp groups computes, given that its own rows may see `own`
+// of them. As few as possible, but at least one; the group skips at most `above` steps at the top
+// and `below` at the bottom.
 TESSERA_HD constexpr Steps own_steps(const Steps& tile, const Steps& own, int above, int below) {
   int top = own.top < tile.top ? own.top : tile.top;
   if (top < tile.top - above) top = tile.top - above;
@@ -180,14 +187,16 @@ TESSERA_HD constexpr Steps own_steps(const Steps& tile, const Steps& own, int ab
   return {top, bottom};
 }
 
-// What one warp group does in a tile: the steps it takes part in, and [whole_begin, whole_end), which all of its rows see whole;
-// how many of the tile's steps it passes over, above and below.
+// What one warp group does in a tile: it computes steps `top` down to `bottom` and skips the
+// `above` steps before them and the `below` steps after them. In steps [whole_begin, whole_end) all
+// of its rows see all keys.
 struct alignas(16) GroupSteps {
   int top = 0, bottom = 0, whole_begin = 0, whole_end = 0;
   int above = 0, below = 0;
 };
 
-// Rows [first, last] of a tile are the group's; row 0 of the tile sees keys [d.low, d.high].
+// For the group that owns rows [first, last] of a tile; row 0 of the tile sees keys [d.low,
+// d.high].
 TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int last, const core::Diagonals& d,
                                             int keys, int width, int above, int below) {
   const Steps own = own_steps(tile, visible_steps(first, last, d, keys, width), above, below);
@@ -195,4 +204,4 @@ TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int la
   return {own.top, own.bottom, whole.begin, whole.end, tile.top - own.top, own.bottom - tile.bottom};
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

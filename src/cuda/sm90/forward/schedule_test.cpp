@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 namespace {
 
 using core::TileOrder;
@@ -39,7 +39,8 @@ TEST(HopperSchedule, TakesEveryTileOnce) {
   EXPECT_EQ(Schedule(2, 8, 0, TileOrder::plain, kWorkers).count(), 0U);
 }
 
-// Workers that take tiles as they become free end at almost the same time: causal, 16384 tokens, 2048 columns.
+// Workers that take tiles as they become free finish at almost the same time. Causal, 16384 tokens,
+// 2048 columns.
 TEST(HopperSchedule, EndsEvenly) {
   for (const auto& [dim, block_q, block_k] :
        {std::tuple{64, 256, 64}, {64, 192, 96}, {128, 128, 128}, {256, 128, 64}}) {
@@ -53,7 +54,7 @@ TEST(HopperSchedule, EndsEvenly) {
         const int first = static_cast<int>(schedule[i].tile) * block_q;
         const int end = first + block_q < length ? first + block_q : length;
         const Steps steps = visible_steps(first, end - 1, {-(1 << 30), 0}, length, block_k);
-        const double time = steps.top - steps.bottom + 1 + 128.0 / block_k;  // and the change of tiles
+        const double time = steps.top - steps.bottom + 1 + 128.0 / block_k;  // + the change
         longest = std::max(longest, time);
         const double begin = free_at.top();
         free_at.pop();
@@ -67,7 +68,7 @@ TEST(HopperSchedule, EndsEvenly) {
   }
 }
 
-// Keys that the last row of a tile may see.
+// The keys that the last row of a tile may see.
 int keys_of(const PackedLengths& lengths, const TileIndex& at, int block_q) {
   return std::min(lengths.k, (static_cast<int>(at.tile) + 1) * block_q + lengths.high);
 }
@@ -81,7 +82,8 @@ void takes_every_tile_once(bool causal) {
       std::vector<PackedLengths> lengths;
       std::int64_t tokens = 0;
       for (int i = 0; i < sequences; ++i) {
-        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};  // with the borders of passes
+        // Also the borders of passes.
+        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};
         const int q = static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), k = kKeys[random() % 8];
         const int highs[] = {0, k - q, -kFar};
         lengths.push_back({q, k, causal ? highs[random() % 3] : kFar});
@@ -101,7 +103,7 @@ void takes_every_tile_once(bool causal) {
         ++seen[{at.sequence, at.head, at.tile}];
         const PackedLengths& l = lengths[at.sequence];
         order.push_back(Order == PackedOrder::tiles ? keys_of(l, at, kBlockQ) : l.k);
-        // Who comes later and asks for this tile alone finds the same.
+        // A search that begins at this tile finds the same.
         TileIndex again;
         ASSERT_TRUE(PackedTiles<Order>(sequences, heads, kBlockQ, 9000).find(index, length, again));
         ASSERT_TRUE(again.sequence == at.sequence && again.head == at.head && again.tile == at.tile);
@@ -127,7 +129,8 @@ TEST(HopperPackedTiles, TakesEveryTileOnceAndLongOnesFirst) {
   takes_every_tile_once<PackedOrder::tiles>(true);
 }
 
-// When the last of the workers ends, over the mean: each takes a tile when it is done with the one before. Causal, 2048 columns.
+// When the last worker finishes, relative to the mean. Each takes a tile when it has finished the
+// one before. Causal, 2048 columns.
 template <PackedOrder Order>
 double end_of(const std::vector<int>& batch, int dim, int block_q, int block_k) {
   auto length = [&](int i) {
@@ -142,7 +145,7 @@ double end_of(const std::vector<int>& batch, int dim, int block_q, int block_k) 
   TileIndex at;
   for (unsigned i = 0; walk.find(i, length, at); ++i) {
     const int steps = (keys_of(length(static_cast<int>(at.sequence)), at, block_q) - 1) / block_k + 1;
-    const double time = steps + 1.5 * 128 / block_k;  // and the change of tiles
+    const double time = steps + 1.5 * 128 / block_k;  // + the change
     const double begin = free_at.top();
     free_at.pop();
     free_at.push(begin + time);
@@ -181,7 +184,7 @@ TEST(HopperSteps, OfAGroupAreItsOwn) {
   }
 }
 
-// Against the definition, element by element.
+// Compares with the definition, element by element.
 TEST(HopperSteps, CoverWhatIsVisible) {
   for (const int width : {64, 96, 128}) {
     for (const int keys : {1, 63, 64, 200, 500}) {
@@ -237,4 +240,4 @@ TEST(HopperSteps, OwnStepsAreWhatIsSeenWithinBounds) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -1,23 +1,29 @@
-// The shared memory of a Hopper forward kernel, and how its two kinds of warp groups walk through it.
+// The shared memory of a Hopper forward kernel.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/common/ptx/async.cuh"
 #include "cuda/sm90/common/layout.h"
+#include "cuda/sm90/common/ring.cuh"
 #include "cuda/sm90/forward/config.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
-// A tile as the loader announces it. Its first row sees keys [low, high] of the sequence.
+// What a thread may wait for: the report of a wait that gives up holds its number.
+enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
+
+// A tile as the loader announces it to the computing warp groups. Its first row sees keys [low,
+// high] of the sequence.
 struct alignas(16) Tile {
-  float* lse;       // of the first row, or null
+  float* lse;       // where the LSE of the first row goes, or null
   int top, bottom;  // steps
   int keys;         // of the sequence
   int low, high;
-  int rows;              // of the sequence that are left from the first of the tile on
-  int row, head, batch;  // where the first row stands in the tensors
-  // Top below 0: there is no further tile, and `row` is the number of the last one.
+  int rows;              // of the sequence, from the first of the tile on
+  int row, head, batch;  // of the first row in the tensors
+  // A `top` below 0 says that there is no further tile; then `row` is the number of the thread
+  // block's last tile.
   GroupSteps groups[kMostGroups];
 };
 
@@ -32,10 +38,11 @@ struct SharedMemory {
   std::uint64_t v_full[C.v_stages], v_empty[C.v_stages];
   std::uint64_t tile_full[kTileSlots];
   Tile tiles[kTileSlots];
-  int spoiled;                      // not 0: some output was not finite
-  int failures[4 * C.warp_groups];  // of speculation, in this tile, of each warp
+  int non_finite;                   // not 0: the thread block has written a non-finite output
+  int failures[4 * C.warp_groups];  // of speculation, per warp, in this tile
 
-  // By one thread. Full: the loader arrives once, and the bytes. Empty: one lane of each warp that computes with it.
+  // By one thread. A `full` barrier expects one arrival of the loader, and the bytes; an `empty`
+  // barrier one arrival of each warp that reads the stage.
   __device__ void initialise() {
     namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;
@@ -52,25 +59,9 @@ struct SharedMemory {
       cuda_ptx::mbarrier_init(&v_empty[i], kWarps);
     }
     for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
-    spoiled = 0;
+    non_finite = 0;
     cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
   }
 };
 
-// A place in a ring, and the parity of the phase in which it is filled. It is empty when the phase before is complete. One
-// number, because registers are scarce.
-template <int Slots>
-class Ring {
- public:
-  __device__ explicit Ring(unsigned count = 0) : count_(count) {}
-  __device__ __forceinline__ int slot() const { return static_cast<int>(count_ % Slots); }
-  __device__ __forceinline__ int slot_before() const { return static_cast<int>((count_ - 1) % Slots); }
-  __device__ __forceinline__ std::uint32_t phase() const { return count_ / Slots & 1; }
-  __device__ __forceinline__ void next() { ++count_; }
-  __device__ __forceinline__ unsigned count() const { return count_; }
-
- private:
-  unsigned count_;
-};
-
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

@@ -1,14 +1,14 @@
-// Masks and softmax of the Hopper forward kernel. kernel.cuh says what is speculated on, and what is exact.
+// Masks and softmax of the Hopper forward kernel. kernel.cuh explains speculation.
 #pragma once
 
 #include "cuda/sm90/forward/consumer.cuh"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::apply_mask(int step) {
   const Tile& t = tile();
-  const int lane = kept_lane();
+  const int lane = opaque_lane();
   const int row = group_ * kGroupRows + warp_ * 16 + lane / 4, column = step * kWidth + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -31,7 +31,8 @@ __device__ __forceinline__ void Consumer<C>::apply_mask(int step) {
   }
 }
 
-// Searches the maxima of s_. True: some reference of this warp moved; O is to be multiplied by the factors.
+// Searches the row maxima of s_. Returns whether a reference of this warp has moved; then O has to
+// be multiplied by the factors.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::raise_references(float (&factor)[2]) {
   bool moved = false;
@@ -65,7 +66,7 @@ __device__ __forceinline__ float Consumer<C>::exponential(int i) const {
                          : fmaf(s_[i], a_.scale_log2, -reference));
 }
 
-// In place; sums of this lane's elements.
+// s_ becomes P, in place; `sums` over this lane's elements.
 template <Config C>
 template <bool Exact>
 __device__ __forceinline__ void Consumer<C>::exponentiate(float (&sums)[2]) {
@@ -78,7 +79,7 @@ __device__ __forceinline__ void Consumer<C>::exponentiate(float (&sums)[2]) {
   sums[0] = sum[0] + sum[1], sums[1] = sum[2] + sum[3];
 }
 
-// The same into a buffer of P; the scores stay.
+// P goes to a buffer; the scores stay.
 template <Config C>
 template <bool Exact, int Buffer>
 __device__ __forceinline__ void Consumer<C>::exponentiate_into(float (&sums)[2]) {
@@ -97,24 +98,26 @@ __device__ __forceinline__ void Consumer<C>::add(const float (&sums)[2]) {
   sum_[0] += sums[0], sum_[1] += sums[1];
 }
 
-// NaN, too.
+// Whether a score has outgrown its reference too far for P's type, or is NaN.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::outgrown(const float (&sums)[2]) {
   return !(sums[0] < kLargestSum && sums[1] < kLargestSum);
 }
 
-// Twice as long a pause every time, so that bad luck stays cheap.
+// After a failure of speculation: each pause is twice as long as the one before, so that unlucky
+// data stays cheap.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::count_failure() {
   int& failures = shared_.failures[group_ * 4 + warp_];
-  __syncwarp();  // lane 0 has stored the count before; votes do not order memory
+  __syncwarp();  // lane 0 has stored the previous count; votes do not order memory
   const int count = failures + 1;
   __syncwarp();
   if (lane_ == 0) failures = count;
   pause_ = 1 << min(count, 16);
 }
 
-// Whether this step is to be searched after a failure. A vote, so that the assembler knows that lanes agree.
+// Whether this step searches because of a failure. A vote, so that the assembler knows that all
+// lanes agree.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::pauses() {
   const bool pause = __any_sync(kWarp, pause_ > 0);
@@ -122,7 +125,7 @@ __device__ __forceinline__ bool Consumer<C>::pauses() {
   return pause;
 }
 
-// S is complete: the first softmax of a tile, into p_[0].
+// The first softmax of a tile, into p_[0]. S is complete.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::first_softmax() {
   ptx::pin(s_);
@@ -140,7 +143,8 @@ __device__ __forceinline__ void Consumer<C>::first_softmax() {
   if (!search) {
     reference_[0] = reference_[1] = 0;
     exponentiate_into<false, 0>(sums);
-    // By lanes, not by rows: quicker, and a lane with little is no loss beyond this step's search.
+    // The bounds are checked per lane, not per row: that is quicker, and a lane with a small sum
+    // only costs a search.
     search = outgrown(sums) || !(sums[0] >= kLeastSum && sums[1] >= kLeastSum);
     search = __any_sync(kWarp, search);
   }
@@ -154,7 +158,7 @@ __device__ __forceinline__ void Consumer<C>::first_softmax() {
   clear();
 }
 
-// P into the other buffer. True: O is to be multiplied by the factors.
+// P into the other buffer. Returns whether O has to be multiplied by the factors.
 template <Config C>
 template <int To>
 __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
@@ -174,10 +178,11 @@ __device__ __forceinline__ bool Consumer<C>::speculate(float (&factor)[2]) {
   return moved;
 }
 
-// S of this warp's 16 rows, by products of a warp: the others of its group need not know. P V may be in flight.
+// Computes S of this warp's 16 rows again, by mma.sync: the other warps of the group take no part.
+// P V may be in flight.
 template <Config C>
 __device__ __forceinline__ void Consumer<C>::recompute_scores() {
-  const int lane = kept_lane();
+  const int lane = opaque_lane();
   const std::uint32_t q =
       ptx::shared_address(shared_.q[q_slot()]) + matrix_offset(kRows, group_ * kGroupRows + warp_ * 16, lane);
   const std::uint32_t k = ptx::shared_address(shared_.k[k_.slot()]) +
@@ -198,7 +203,7 @@ __device__ __forceinline__ void Consumer<C>::recompute_scores() {
   }
 }
 
-// P in place of the scores, which are computed again where it fails.
+// P overwrites the scores, which are computed again if speculation fails.
 template <Config C>
 __device__ __forceinline__ bool Consumer<C>::speculate_in_place(float (&factor)[2]) {
   float sums[2];
@@ -233,4 +238,4 @@ __device__ __forceinline__ void Consumer<C>::pack_scores() {
   for (int i = 0; i < kWidth / 4; ++i) p_[Buffer][i] = ptx::pack<C.type>(s_[2 * i], s_[2 * i + 1]);
 }
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward

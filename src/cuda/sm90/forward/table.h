@@ -5,12 +5,13 @@
 
 #include "cuda/sm90/forward/config.h"
 
-namespace tessera::cuda::hopper {
+namespace tessera::cuda::sm90::forward {
 
-// What won on an H200 (docs/kernels/hopper-forward.md). head_dim 64: four warp groups leave no registers for a second P, but
-// their tiles of 256 queries take the fewest changes; with many keys per tile three groups with it are faster. head_dim 96: as
-// 128, with three quarters of the products. head_dim 256: one Q has room; speculation gains nothing where the tensor cores are
-// that busy.
+// The fastest configs on an H200 (docs/kernels/hopper-forward.md). head_dim 64: four warp groups
+// leave no registers for a second P, but their tiles of 256 queries change least often. Where a
+// tile has many keys, three groups with a second P are faster. head_dim 96: as 128, with three
+// quarters of the products. head_dim 256: shared memory has room for one Q. Speculation gains
+// nothing, because the tensor cores are busy anyway.
 template <ptx::Half16 Type, bool Bounded = false>
 inline constexpr std::array kConfigs = {
     Config{.qk_dim = 64,
@@ -30,8 +31,8 @@ inline constexpr std::array kConfigs = {
            .block_k = 64,
            .k_stages = 4,
            .v_stages = 4,
-           .softmax = Softmax::in_place,
-           .turns = false,
+           .softmax = Softmax::shared_registers,
+           .alternate = false,
            .store_columns = 64,
            .registers = 112,
            .bounded_waits = Bounded,
@@ -44,15 +45,16 @@ inline constexpr std::array kConfigs = {
            .v_dim = 256,
            .block_k = 64,
            .q_stages = 1,
-           .softmax = Softmax::search,
+           .softmax = Softmax::exact_maximum,
            .bounded_waits = Bounded,
            .type = Type},
 };
 
-// The first config is for calls whose rows see at least so many keys; the second wins below (H200: equal at about 6k).
+// head_dim 64: three warp groups are for calls whose rows see at least this many keys; below, four
+// are faster (H200: equal at about 6k).
 inline constexpr int kManyKeys = 6144;
-// Up to so many keys under a mask narrow steps waste less of the diagonal: the fifth config (H200: +9 % at 512, equal at 1024),
-// also in place of the third.
+// head_dim 96 and 128: with a mask and at most this many keys, steps of 64 keys waste less of the
+// diagonal than steps of 128 (H200: +9 % at 512 keys, equal at 1024).
 inline constexpr int kFewKeys = 768;
 
-}  // namespace tessera::cuda::hopper
+}  // namespace tessera::cuda::sm90::forward
