@@ -66,8 +66,9 @@ std::string comparison(const DrawnFigure& figure, const Series& series, const Se
                        with_spread(figure, theirs));
   }
   if (figure.y.field == "q_length") {
-    return fmt::format("{} fits sequences {} times as long as {} {} {}.", series.primary,
-                       significant(value / other, 2), base.primary, place, both);
+    const std::string factor = alike(value, other) ? "" : significant(value / other, 2) + " times ";
+    return fmt::format("{} fits sequences {}as long as {} {} {}.", series.primary, factor, base.primary,
+                       place, both);
   }
   const Relation to = relation(figure.y, value, other);
   if (to.verb == "needs" && value < other && !alike(value, other)) {

@@ -97,7 +97,7 @@ def test_the_report_reads_what_the_rows_say(measured, tmp_path):
             row |= {"status": "ok", "reason": None, "median_ms": 5.0, "peak_bytes": 2**25}
     said = page_of(write_rows(tmp_path / "changed", rows))
     assert "training saves 66.6 % of the time" in said and "runs out of memory" not in said
-    assert "flash is at the same N as standard" in said
+    assert "flash fits sequences as long as standard" in said
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------
