@@ -17,7 +17,8 @@ PROTOCOLS = ("interleaved", "alone")
 SOME_LENGTHS = (1024, 8192)
 BACKWARD_DIMS = (64, 128)
 
-# TFLOP/s of FlashAttention-3 and cuDNN 9.19 in one process on an H200, by (head_dim, causal), for LENGTHS.
+# TFLOP/s of FlashAttention-3 and cuDNN 9.19 in one process on an H200, by (head_dim, causal), for
+# LENGTHS.
 FLASH_ATTENTION_3 = {
     "alone": {
         (64, False): ((330, 368, 462, 483, 519, 521), (385, 420, 444, 448, 458, 459)),

@@ -32,7 +32,8 @@ from cpu_bars import BARS
 from judging import DIRECTIONS, ROOT, Sheet, commit, conclude, judge_all, listed
 from tessera_capi import BACKWARD, Tessera
 
-# --- cells --------------------------------------------------------------------------------------------
+# --- cells
+#   --------------------------------------------------------------------------------------------
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LAYOUTS = ("bhnd", "bnhd")  # how (B, H, N, D) lies in memory: contiguous, or a transposed (B, N, H, D)
@@ -43,8 +44,8 @@ DECODE = {"heads": 32, "kv_heads": 8, "keys": 32768, "dim": 128}
 DECODE_ROUNDS = 3  # of reading bandwidth, decode, reading bandwidth
 SPARSE = {"shape": "1,8,4096,64", "block": 128, "density": 0.25}
 
-# Largest difference from PyTorch, as a share of the largest value. bf16: both sides round their results to 8
-# bits, and PyTorch's backward rounds once per block.
+# Largest difference from PyTorch, as a share of the largest value. bf16: both sides round their
+# results to 8 bits, and PyTorch's backward rounds once per block.
 TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2}
 MEASURED = ("ratio", "fraction", "tessera_seconds", "tessera_gflops", "sparse_cost", "bandwidth_share")
 
@@ -53,7 +54,8 @@ LONG_CALL = 1.0  # seconds; longer calls are measured twice only
 STEADY = 0.95  # the ceilings before and after should differ by no more
 PAUSE = 0.015  # seconds between calls: OpenMP's threads spin for a while after theirs
 
-# --- measuring ----------------------------------------------------------------------------------------
+# --- measuring
+#   ----------------------------------------------------------------------------------------
 
 
 def timed(call, pause=PAUSE):
@@ -262,8 +264,8 @@ class Benchmark:
         lse = torch.empty(B, H, N)
         for threads in self.options.threads:
             for direction in self.options.directions:
-                # The sparse call comes last in a round, so that its results are those compared below. (Dense backward
-                # gets the output of sparse forward, which is the same work.)
+                # The sparse call comes last in a round, so that its results are those compared
+                # below. (Dense backward gets the output of sparse forward, which is the same work.)
                 poison(out, lse, grad_q, grad_k, grad_v)
                 calls = []
                 for block_mask in (None, mask):
@@ -358,7 +360,8 @@ def random_tensor(shape, dtype, layout):
     return torch.randn((B, N, H, D), dtype=DTYPES[dtype]).transpose(1, 2)
 
 
-# --- the command --------------------------------------------------------------------------------------
+# --- the command
+#   --------------------------------------------------------------------------------------
 
 
 def parse_shapes(text):

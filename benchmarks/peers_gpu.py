@@ -48,13 +48,15 @@ FLUSH_BYTES = 2**30  # L2 is gone after the first 256 MB; the rest lets the host
 DROPOUT, SOFTCAP = 0.1, 5.0
 SPARSE = {"block": 128, "density": 0.25}
 PEAKED_SIGMA, SINK = 12, 40  # of the scaled scores; that of the one key every query sees
-# Rises of the scaled scores per 64 keys. The first is beyond what P holds in the type, the second beyond fp32's exponent.
+# Rises of the scaled scores per 64 keys. The first is beyond what P holds in the type, the second
+# beyond fp32's exponent.
 RAMPS = {"fp16": (12, 200), "bf16": (45, 200)}
 TURING = {"TESSERA_KERNEL": "cuda.flash2_sm75"}
 LAZY = {"TESSERA_LAZY_MAXIMUM": "1"}
 FLASH2 = 3  # TSR_FLASH2: what is measured unless a section says otherwise, also where another kernel would be chosen
 
-# --- the machine --------------------------------------------------------------------------------------
+# --- the machine
+#   --------------------------------------------------------------------------------------
 
 
 class Gpu:
@@ -138,7 +140,8 @@ class Stopwatch:
         return [statistics.median(begin.elapsed_time(end) for begin, end in column) for column in zip(*events)]
 
 
-# --- cells --------------------------------------------------------------------------------------------
+# --- cells
+#   --------------------------------------------------------------------------------------------
 
 
 def random_inputs(size):
@@ -455,7 +458,8 @@ class Benchmark:
             self.add(problem, direction, text, error=error, **fields)
 
 
-# --- the command --------------------------------------------------------------------------------------
+# --- the command
+#   --------------------------------------------------------------------------------------
 
 
 def parse_options():

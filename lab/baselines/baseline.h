@@ -1,5 +1,5 @@
-// Methods that the library does not have, for comparison: each as fast as one page of code allows. Each is a file in this
-// folder and an entry in baseline.cpp.
+// Methods that the library does not have, for comparison: each as fast as one page of code allows.
+// Each is a file in this folder and an entry in baseline.cpp.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,8 @@ class Baseline {
   [[nodiscard]] virtual Plan plan(const Operation& operation, const Tensors& tensors, Direction direction,
                                   const Execution& execution) const = 0;
 
-  // Computes; backward comes after forward. Workspace comes from execution.allocator, which outlives the baseline.
+  // Computes; backward comes after forward. Workspace comes from execution.allocator, which
+  // outlives the baseline.
   virtual void run(const Operation& operation, const Tensors& tensors, Direction direction,
                    const Execution& execution) = 0;
 
@@ -31,7 +32,8 @@ class Baseline {
 // "linformer", "minimal". Throws UsageError for any other name.
 std::unique_ptr<Baseline> make_baseline(const std::string& name);
 
-// For baselines of plain attention: throws Error (unsupported) for masks, biases, grouped heads and other options.
+// For baselines of plain attention: throws Error (unsupported) for masks, biases, grouped heads and
+// other options.
 void require_plain(const std::string& name, const Operation& operation);
 
 // For code that supports only fp32 on the CPU: throws Error (unsupported) for anything else.

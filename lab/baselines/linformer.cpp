@@ -1,8 +1,10 @@
-// Linformer (Wang et al., 2020): keys and values are projected along the sequence from N to 256 rows, and attention over
-// those is exact. Linear in N, and an approximation: its output is not attention's.
+// Linformer (Wang et al., 2020): keys and values are projected along the sequence from N to 256
+// rows, and attention over those is exact. Linear in N, and an approximation: its output is not
+// attention's.
 //
-// One projection for keys and one for values, shared by all heads, random and fixed: their own gradients are not
-// computed. Projecting is a product with OpenBLAS or cuBLAS; attending is the library's best kernel.
+// One projection for keys and one for values, shared by all heads, random and fixed: their own
+// gradients are not computed. Projecting is a product with OpenBLAS or cuBLAS; attending is the
+// library's best kernel.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -129,7 +131,8 @@ class Linformer final : public Baseline {
     }
   }
 
-  // All heads at once: (rank x length) times (length x heads * dim), scaled so that projected rows are as large as rows.
+  // All heads at once: (rank x length) times (length x heads * dim), scaled so that projected rows
+  // are as large as rows.
   void project(const Buffer& projection, const void* from, void* to, const Sizes& n,
                const Execution& execution) const {
     multiply({.matrix = projection.data(),

@@ -1,5 +1,6 @@
-// The teaching kernel on the CPU: cuda/baselines/minimal/kernel.cu with its threads one after the other. One row at a time, 32 keys at a
-// time, running maximum and sum; one thread, no vectors by hand. Forward only.
+// The teaching kernel on the CPU: cuda/baselines/minimal/kernel.cu with its threads one after the
+// other. One row at a time, 32 keys at a time, running maximum and sum; one thread, no vectors by
+// hand. Forward only.
 #include <algorithm>
 #include <array>
 #include <cmath>

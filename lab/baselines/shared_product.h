@@ -1,4 +1,5 @@
-// One matrix times each of a batch: by OpenBLAS on the CPU, by cuBLAS on a GPU. What baselines that project need.
+// One matrix times each of a batch: by OpenBLAS on the CPU, by cuBLAS on a GPU. Baselines that
+// project use it.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,8 @@
 
 namespace tessera::lab {
 
-// to (rows x columns) = alpha M from (depth x columns), for each of the batch. Matrices are row-major, without gaps and of
-// one type: fp32 on the CPU; fp32, fp16 or bf16 on a GPU.
+// to (rows x columns) = alpha M from (depth x columns), for each of the batch. Matrices are
+// row-major, without gaps and of one type: fp32 on the CPU; fp32, fp16 or bf16 on a GPU.
 struct SharedProduct {
   const void* matrix = nullptr;  // rows x depth, or transposed: depth x rows
   bool transposed = false;
@@ -25,13 +26,14 @@ struct SharedProduct {
 // Why there are no products on a device; empty: there are.
 std::string products_missing(Device device);
 
-// Memory that `multiply` wants to be lent there.
+// The workspace that `multiply` needs on the device.
 std::size_t product_workspace_bytes(Device device);
 
 // Computes it; on a GPU it is put on the execution's stream. `workspace` is in the device's memory.
 void multiply(const SharedProduct& product, Device device, const Execution& execution, void* workspace);
 
-// Copies from host memory to memory of the device, after what is on the execution's stream. Waits.
+// Copies from the host to the device in the order of the execution's stream, and waits for the
+// copy.
 void copy_to(Device device, const Execution& execution, void* to, const void* host, std::size_t bytes);
 
 }  // namespace tessera::lab

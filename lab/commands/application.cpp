@@ -52,8 +52,8 @@ std::vector<std::string> subcommand_names(const CLI::App& application) {
   return names;
 }
 
-// The whole help text. One blank line between groups, where some versions of CLI11 leave two; and the footer
-// as it was written, where newer ones would fill its lines into paragraphs.
+// The whole help text. One blank line between groups, where some versions of CLI11 leave two; and
+// the footer as it was written, where newer ones would fill its lines into paragraphs.
 std::string help_text(const CLI::App& command) {
   std::string text = command.help(command.get_parent() == nullptr ? "" : "tessera");
   for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);

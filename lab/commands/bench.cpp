@@ -50,7 +50,8 @@ MeasureOptions measure_options(const BenchOptions& options, Device device) {
   return result;
 }
 
-// Where finished rows go: to the files first, so that they are complete whatever happens to the terminal.
+// Where finished rows go: to the files first, so that they are complete whatever happens to the
+// terminal.
 class Output {
  public:
   Output(const BenchOptions& options, const std::vector<Problem>& problems,

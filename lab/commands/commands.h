@@ -1,4 +1,4 @@
-// The subcommands of `tessera`. Each lives in a file of its own and declares itself on the application;
+// The subcommands of `tessera`. Each has its own file and declares itself on the application;
 // a new one adds a function here and a line in application.cpp.
 #pragma once
 
@@ -10,7 +10,7 @@ class App;
 
 namespace tessera::lab {
 
-// What the subcommand that was chosen will do; returns the exit code.
+// Runs the chosen subcommand; returns the exit code.
 using Action = std::function<int()>;
 
 void add_info(CLI::App& application, Action& action);

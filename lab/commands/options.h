@@ -21,7 +21,8 @@ struct ProblemOptions {
   std::string device = "cpu";
 };
 
-// Declares the options on a subcommand. `default_algorithm` is what its help shows as the default of --algorithm.
+// Declares the options on a subcommand. `default_algorithm` is what its help shows as the default
+// of --algorithm.
 void add_problem_options(CLI::App& command, ProblemOptions& options, const std::string& default_algorithm);
 
 // The product of all lists, none twice; directions vary fastest. Throws UsageError.

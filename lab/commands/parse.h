@@ -1,5 +1,5 @@
-// The values of command-line options, from text: numbers, lists, ranges, sizes, masks. A function that refuses a value
-// throws a UsageError that names the option, the value and what is allowed.
+// The values of command-line options, from text: numbers, lists, ranges, sizes, masks. A function
+// that refuses a value throws a UsageError that names the option, the value and what is allowed.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct IntegerBounds {
 // One integer; "4k" is 4096.
 std::int64_t parse_integer(const std::string& option, const std::string& text, IntegerBounds bounds);
 
-// A list of integers and ranges: "256,512", "256..4096" (doubling), "64..256+64" (adding), "1..27*3"
-// (multiplying). Never empty.
+// A list of integers and ranges: "256,512", "256..4096" (doubling), "64..256+64" (adding),
+// "1..27*3" (multiplying). Never empty.
 std::vector<std::int64_t> parse_integers(const std::string& option, const std::string& text,
                                          IntegerBounds bounds);
 
@@ -47,7 +47,8 @@ std::vector<std::size_t> parse_choices(const std::string& option, const std::str
 // A list of yes and no (also true/false, on/off, 1/0).
 std::vector<bool> parse_switches(const std::string& option, const std::string& text);
 
-// A window "L,R": how many keys are visible before and after the diagonal, -1: all. "none" is the window -1,-1.
+// A window "L,R": how many keys are visible before and after the diagonal, -1: all. "none" is the
+// window -1,-1.
 Window parse_window(const std::string& option, const std::string& text);
 
 // A list of presets: a comma followed by a letter starts the next one.

@@ -1,8 +1,9 @@
-// The experiments of the lab, as data: the question of each, the problems and methods that answer it at each scale, and
-// the figures that are drawn from its rows. To add one, add an entry to kernels.cpp.
+// The experiments of the lab, as data: the question of each, the problems and methods that answer
+// it at each scale, and the figures that are drawn from its rows. To add one, add an entry to
+// kernels.cpp.
 //
-// An experiment that another program measures (training, other libraries) is an entry in python.cpp: its rows have the
-// same fields, and the same report draws its figures.
+// An experiment that another program measures (training, other libraries) is an entry in
+// python.cpp: its rows have the same fields, and the same report draws its figures.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,8 +17,8 @@
 
 namespace tessera::lab {
 
-// How large the problems are. quick: minutes on two cores; normal: a little more; full: the sizes of the studies, for a
-// GPU.
+// How large the problems are. quick: minutes on two cores; normal: a little more; full: the sizes
+// of the studies, for a GPU.
 enum class Scale { quick, normal, full };
 
 const char* name(Scale scale);
@@ -62,11 +63,12 @@ const std::vector<Experiment>& experiments();
 // Those that `python -m tessera.lab` measures: they train models or call other libraries.
 std::vector<Experiment> python_experiments();
 
-// The experiments of these names, in the order of `experiments`, none twice; no names: all. Throws UsageError for an
-// unknown name.
+// The experiments of these names, in the order of `experiments`, none twice; no names: all. Throws
+// UsageError for an unknown name.
 std::vector<const Experiment*> find_experiments(const std::vector<std::string>& names);
 
-// The same, of the experiments that `tessera lab` measures itself. Throws UsageError for one that it does not measure.
+// The same, of the experiments that `tessera lab` measures itself. Throws UsageError for one that
+// it does not measure.
 std::vector<const Experiment*> find_own_experiments(const std::vector<std::string>& names);
 
 // Whether one of its figures draws a field of the rows.
@@ -78,15 +80,17 @@ struct SweptProblems {
   std::vector<Algorithm> algorithms;
 };
 
-// Reads a sweep. Defaults: fp32 on the CPU and fp16 on a GPU, as in the studies; every algorithm of the device but the
-// teaching kernel. Throws UsageError.
+// Reads a sweep. Defaults: fp32 on the CPU and fp16 on a GPU, as in the studies; every algorithm of
+// the device but the teaching kernel. Throws UsageError.
 SweptProblems sweep_of(const Problems& problems, const BenchText& sweep, Device device);
 
-// The texts of `--list`: one line for each experiment and the studies behind them; and everything about one.
+// The texts of `--list`: one line for each experiment and the studies behind them; and everything
+// about one.
 std::string list_text(const std::vector<Experiment>& all);
 std::string describe(const Experiment& experiment);
 
-// The contents of experiments.json: the experiments, their figures, and labels and units of the fields in them.
+// The contents of experiments.json: the experiments, their figures, and labels and units of the
+// fields in them.
 nlohmann::ordered_json to_json(const std::vector<const Experiment*>& chosen);
 
 }  // namespace tessera::lab

@@ -1,5 +1,5 @@
-// The experiments that `tessera lab` measures. `full` has the sizes of the studies; the other scales have the same shape
-// in sizes for two cores.
+// The experiments that `tessera lab` measures. `full` has the sizes of the studies; the other
+// scales have the same shape in sizes for two cores.
 #include "lab/experiments/experiment.h"
 
 #include "lab/experiments/origins.h"
@@ -86,21 +86,24 @@ Experiment causal() {
 }
 
 Experiment heads() {
-  return {
-      .name = "heads",
-      .title = "Heads at a fixed width",
-      .question = "What do more and smaller heads cost at the same width of the model?",
-      .origin = origin::kT4 + ", figure 6; " + origin::kSweeps + "; " + origin::kTables,
-      .problems = {{.common = "--direction forward",
-                    .sweeps = {.quick = {"--seq 512 --heads 2 --dim 256", "--seq 512 --heads 4 --dim 128",
-                                         "--seq 512 --heads 8 --dim 64", "--seq 512 --heads 16 --dim 32"},
-                               .normal = {"--seq 1024 --heads 2 --dim 256", "--seq 1024 --heads 4 --dim 128",
-                                          "--seq 1024 --heads 8 --dim 64", "--seq 1024 --heads 16 --dim 32"},
-                               .full = {"--batch 16 --seq 1024 --heads 8 --dim 256",
-                                        "--batch 16 --seq 1024 --heads 16 --dim 128",
-                                        "--batch 16 --seq 1024 --heads 32 --dim 64",
-                                        "--batch 16 --seq 1024 --heads 64 --dim 32"}}}},
-      .figures = time_speed_memory("q_heads", true)};
+  // Heads and head dimensions of the same width.
+  auto splits = [](const std::string& common, std::vector<BenchText> heads) {
+    for (BenchText& one : heads) one.insert(0, common);
+    return heads;
+  };
+  const std::vector<BenchText> narrow = {"--heads 2 --dim 256", "--heads 4 --dim 128", "--heads 8 --dim 64",
+                                         "--heads 16 --dim 32"};
+  const std::vector<BenchText> wide = {"--heads 8 --dim 256", "--heads 16 --dim 128", "--heads 32 --dim 64",
+                                       "--heads 64 --dim 32"};
+  return {.name = "heads",
+          .title = "Heads at a fixed width",
+          .question = "What do more and smaller heads cost at the same width of the model?",
+          .origin = origin::kT4 + ", figure 6; " + origin::kSweeps + "; " + origin::kTables,
+          .problems = {{.common = "--direction forward",
+                        .sweeps = {.quick = splits("--seq 512 ", narrow),
+                                   .normal = splits("--seq 1024 ", narrow),
+                                   .full = splits("--batch 16 --seq 1024 ", wide)}}},
+          .figures = time_speed_memory("q_heads", true)};
 }
 
 Experiment embedding() {

@@ -1,5 +1,5 @@
-// Origins: the studies of FlashAttention that the experiments repeat. An experiment names them by these words; the list
-// of `tessera lab --list` and the report explain each once.
+// Origins: the studies of FlashAttention that the experiments repeat. An experiment names them by
+// these words; the list of `tessera lab --list` and the report explain each once.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The experiments that `python -m tessera.lab` measures, with their figures. Their problems stand in python/tessera/lab,
-// beside the models.
+// The experiments that `python -m tessera.lab` measures, with their figures. Their problems stand
+// in python/tessera/lab, beside the models.
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/origins.h"
 

@@ -1,4 +1,5 @@
-// Experiments and text: reading the options of their sweeps, the list for the terminal, experiments.json.
+// Experiments and text: reading the options of their sweeps, the list for the terminal,
+// experiments.json.
 #include <fmt/format.h>
 
 #include <algorithm>

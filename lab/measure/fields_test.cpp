@@ -22,7 +22,8 @@ TEST(Fields, RowsHaveThemInTheirOrder) {
 
 TEST(Fields, DefaultsHaveTheTypeOfTheirValues) {
   const nlohmann::ordered_json row = to_json(Row{}, "x", {"commit", "quick"}, "today");
-  for (const auto& [name, value] : default_row("lab").items()) {
+  const nlohmann::ordered_json defaults = default_row("lab");
+  for (const auto& [name, value] : defaults.items()) {
     const bool alike = value.is_null() || row[name].is_null() || row[name].type() == value.type() ||
                        (row[name].is_number() && value.is_number());
     EXPECT_TRUE(alike) << name << ": " << row[name].dump() << " and " << value.dump();

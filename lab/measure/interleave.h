@@ -44,9 +44,10 @@ struct TimedCall {
   std::exception_ptr failure{};  // what a call threw; it is not called again
 };
 
-// Interleaves the calls: every round has a random order of its own, and no call follows itself. So what the machine does
-// meanwhile, and what one call leaves behind in caches and clocks, affects all of them alike. `proceed` gets the share
-// that is done before every call; when it returns false, measuring stops. Returns whether it was finished.
+// Interleaves the calls: every round has a random order of its own, and no call follows itself. So
+// what the machine does meanwhile, and what one call leaves behind in caches and clocks, affects
+// all of them alike. `proceed` gets the share that is done before every call; when it returns
+// false, measuring stops. Returns whether it was finished.
 bool interleave(std::span<TimedCall> calls, const Repetitions& repetitions,
                 const std::function<bool(double share)>& proceed);
 

@@ -86,7 +86,8 @@ bool uses_forced_tile(const Row& row) {
          row.plan->block_k == std::min(forced, keys(row.problem));
 }
 
-// Plans every row. Methods that cannot run, ignore the forced tile or exceed the memory budget are not called.
+// Plans every row. Methods that cannot run, ignore the forced tile or exceed the memory budget are
+// not called.
 void plan_rows(std::vector<Row>& rows, const Baseline* baseline, const Operation& operation,
                const Tensors& tensors, const Execution& execution, std::size_t budget) {
   for (Row& row : rows) {
@@ -127,8 +128,8 @@ std::unique_ptr<MeasuringAllocator> make_allocator(Device device, std::size_t li
   return std::make_unique<GpuPool>(device.index, limit);
 }
 
-// One call of each method that is not measured: it shows how much memory the call takes and, forward, how exact the
-// output is.
+// One call of each method that is not measured: it shows how much memory the call takes and,
+// forward, how exact the output is.
 bool rehearse(std::vector<Row>& rows, std::vector<TimedCall>& calls, const Operation& operation,
               const Tensors& tensors, const MeasureOptions& options, MeasuringAllocator& allocator,
               const Proceed& proceed) {
@@ -201,7 +202,8 @@ struct Bench {
         tensors(operation.shapes(), of.direction, of.device),
         execution{.threads = static_cast<int>(of.threads)} {}
 
-  // Allocates and fills the tensors; gradients need the output and the LSE, so a backward problem runs forward once.
+  // Allocates and fills the tensors; gradients need the output and the LSE, so a backward problem
+  // runs forward once.
   void prepare(const MeasureOptions& options) {
     operation.place(problem.device);
     tensors.allocate(options.seed);

@@ -1,4 +1,5 @@
-// Measures one problem with several methods. Whatever goes wrong with a method becomes the status of its row.
+// Measures one problem with several methods. Whatever goes wrong with a method becomes the status
+// of its row.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +26,9 @@ struct MeasureOptions {
 // Asked before every call with the share that is done; false stops the measuring.
 using Proceed = std::function<bool(double share)>;
 
-// One row for each method, in their order; nothing when `proceed` stopped it. The methods are called interleaved on the
-// same tensors. They may differ in their algorithm only: kernel, tile and baseline are those of the first, and are in
-// force for all calls.
+// One row for each method, in their order; nothing when `proceed` stopped it. The methods are
+// called interleaved on the same tensors. They may differ in their algorithm only: kernel, tile and
+// baseline are those of the first, and are in force for all calls.
 std::optional<std::vector<Row>> measure(const Problem& problem, const std::vector<Method>& methods,
                                         const MeasureOptions& options, const Proceed& proceed);
 

@@ -16,7 +16,8 @@ namespace {
 // Uses the results, so that the compiler removes no loop.
 std::atomic<std::uint64_t> kept_results;
 
-// Calls run(task) for each task on `threads` threads, as kernels do: a delayed thread takes fewer tasks.
+// Calls run(task) for each task on `threads` threads, as kernels do: a delayed thread takes fewer
+// tasks.
 template <typename Run>
 void run_tasks(int threads, std::int64_t tasks, const Run& run) {
   cpu::parallel_for(cpu::ThreadPool::instance(), threads, tasks, [&](std::int64_t task, int) {

@@ -33,8 +33,9 @@ struct PeakOptions {
   double call_seconds = 0.05;  // what one repetition takes at least
 };
 
-// Measures the requested ceilings with every number of threads; those with the same number are interleaved. `proceed` as
-// in `interleave`; when it stops the measuring, the ceilings so far are returned.
+// Measures the requested ceilings with every number of threads; those with the same number are
+// interleaved. `proceed` as in `interleave`; when it stops the measuring, the ceilings so far are
+// returned.
 std::vector<Peak> measure_peaks(const PeakOptions& options, const std::function<bool(double share)>& proceed);
 
 nlohmann::ordered_json to_json(const Peak& peak);

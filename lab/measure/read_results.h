@@ -13,7 +13,8 @@ namespace tessera::lab {
 // The schema of the rows that this version reads and writes.
 inline constexpr int kSchema = 1;
 
-// All functions here throw UsageError, which names the file, the line or entry, and what was expected.
+// All functions here throw UsageError, which names the file, the line or entry, and what was
+// expected.
 
 struct ResultsFile {
   std::string path;
@@ -21,19 +22,20 @@ struct ResultsFile {
   std::vector<Experiment> experiments;  // their figures; they have no problems
 };
 
-// `path` is a results.jsonl or the folder that holds one. Without an experiments.json beside it, the experiments are those
-// of this version.
+// `path` is a results.jsonl or the folder that holds one. Without an experiments.json beside it,
+// the experiments are those of this version.
 ResultsFile read_results(const std::string& path);
 
-// The whole lines of a file of rows. What follows the last line end is a row that was being written when the program was
-// killed; it does not count.
+// The whole lines of a file of rows. What follows the last line end is a row that was being written
+// when the program was killed; it does not count.
 struct RowLines {
   std::string text;
   bool unfinished = false;  // there was such a part
 };
 RowLines read_lines(const std::string& path);
 
-// The rows of a text, empty lines skipped. `check` may refuse a row; `where` names its file and line.
+// The rows of a text, empty lines skipped. `check` may refuse a row; `where` names its file and
+// line.
 using RowCheck = std::function<void(const nlohmann::ordered_json& row, const std::string& where)>;
 std::vector<nlohmann::ordered_json> parse_rows(const std::string& text, const std::string& path,
                                                const RowCheck& check = {});

@@ -1,7 +1,8 @@
-// The results of `tessera lab`: a directory with results.jsonl (one row per line, flushed after every measurement),
-// results.csv (the same rows) and experiments.json (the figures).
+// The results of `tessera lab`: a directory with results.jsonl (one row per line, flushed after
+// every measurement), results.csv (the same rows) and experiments.json (the figures).
 //
-// A row begins with "schema" (kSchema), "commit", "experiment", "date" (UTC) and "scale"; the fields of rows.h follow.
+// A row begins with "schema" (kSchema), "commit", "experiment", "date" (UTC) and "scale"; the
+// fields of rows.h follow.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@
 
 namespace tessera::lab {
 
-// The commit that this program was built from, with "-dirty" when files had changed; "unknown" outside a repository.
+// The commit that this program was built from, with "-dirty" when files had changed; "unknown"
+// outside a repository.
 std::string commit_text();
 
 // The time now as "2026-11-15T17:02:45Z".
@@ -35,26 +37,26 @@ struct Stamp {
 nlohmann::ordered_json to_json(const Row& row, const std::string& experiment, const Stamp& stamp,
                                const std::string& date);
 
-// The fields that identify a measurement, as one text: rows with the same key answer the same question. A row has its key
-// before it is measured.
+// The fields that identify a measurement, as one text: rows with the same key answer the same
+// question. A row has its key before it is measured.
 std::string key_of(const nlohmann::ordered_json& row);
 
-// The rows of a file of `tessera lab`. Throws UsageError for a row that lacks a field of this version, has a value of the
-// wrong type, or repeats another one.
+// The rows of a file of `tessera lab`. Throws UsageError for a row that lacks a field of this
+// version, has a value of the wrong type, or repeats another one.
 std::vector<nlohmann::ordered_json> read_rows(const std::string& path);
 
 // The directory that a run writes to.
 class Results {
  public:
-  // Creates the directory and its files. `resume` keeps the rows that are there. Throws UsageError for rows without
-  // `resume`; for rows of another machine, device, commit or scale; for files that cannot be written; and while another
-  // process writes there.
+  // Creates the directory and its files. `resume` keeps the rows that are there. Throws UsageError
+  // for rows without `resume`; for rows of another machine, device, commit or scale; for files that
+  // cannot be written; and while another process writes there.
   Results(const std::string& directory, const Stamp& stamp, Device device, bool resume);
 
   [[nodiscard]] bool has(const Row& row, const std::string& experiment) const;
 
-  // Adds a row to both files. A missing speed-up is computed from the row of `standard` that was written before. Throws
-  // OutputError.
+  // Adds a row to both files. A missing speed-up is computed from the row of `standard` that was
+  // written before. Throws OutputError.
   void write(Row row, const std::string& experiment);
 
   // Writes experiments.json. Throws OutputError.

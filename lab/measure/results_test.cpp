@@ -8,6 +8,7 @@
 #include <functional>
 #include <sstream>
 
+#include "lab/terminal/errors.h"
 #include "lab/terminal/text.h"
 
 namespace tessera::lab {

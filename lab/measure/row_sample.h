@@ -9,8 +9,8 @@
 
 namespace tessera::lab {
 
-// The first row of the first head, the last row of the last head, and random ones. Very long sequences get fewer rows,
-// because the oracle is slow.
+// The first row of the first head, the last row of the last head, and random ones. Very long
+// sequences get fewer rows, because the oracle is slow.
 class RowSample {
  public:
   // Computes the exact rows. The inputs must be filled and in host memory.

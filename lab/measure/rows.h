@@ -30,8 +30,8 @@ struct SampledError {
 
 // What the analysis of FlashAttention says about the tiles of a kernel.
 struct Theory {
-  // The traffic of FlashAttention-1 with tiles of this size and only the tile in fast memory, as in the paper's figure
-  // of block sizes.
+  // The traffic of FlashAttention-1 with tiles of this size and only the tile in fast memory, as in
+  // the paper's figure of block sizes.
   double tile_bytes = 0;
   // N^2 d^2 / M elements, where M is the keys and values of one tile.
   double bound_bytes = 0;
@@ -67,7 +67,8 @@ struct Row {
 // Every row has the same fields in the same order; unknown values are null.
 nlohmann::ordered_json to_json(const Row& row);
 
-// The names of the fields, and their values, as lines of a CSV file (RFC 4180; without the line end).
+// The names of the fields, and their values, as lines of a CSV file (RFC 4180; without the line
+// end).
 std::string csv_header(const nlohmann::ordered_json& fields);
 std::string to_csv(const nlohmann::ordered_json& fields);
 std::string csv_header();

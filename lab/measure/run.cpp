@@ -20,7 +20,8 @@ Repetitions repetitions_at(Scale scale, int repetitions) {
   return result;
 }
 
-// The free memory less a tenth, because the system only estimates it; or the budget, if that is less.
+// The free memory less a tenth, because the system only estimates it; or the budget, if that is
+// less.
 std::size_t usable_memory(const Measurement& measurement) {
   const std::size_t free = available_memory(measurement.problem.device) / 10 * 9;
   return measurement.memory_budget ? std::min(*measurement.memory_budget, free) : free;

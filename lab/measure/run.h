@@ -23,7 +23,8 @@ struct Measurement {
   bool count_traffic = false;                  // on a GPU: a figure of the experiment shows measured traffic
 };
 
-// Everything that the experiments measure at a scale. `memory_budget` replaces the experiments' own budgets.
+// Everything that the experiments measure at a scale. `memory_budget` replaces the experiments' own
+// budgets.
 std::vector<Measurement> measurements_of(const std::vector<const Experiment*>& chosen, Scale scale,
                                          Device device, std::optional<std::size_t> memory_budget);
 

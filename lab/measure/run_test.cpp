@@ -1,4 +1,5 @@
-// The experiments end to end, on sizes that take no time: the sweeps themselves, sixteen times shorter.
+// The experiments end to end, on sizes that take no time: the sweeps themselves, sixteen times
+// shorter.
 #include "lab/measure/run.h"
 
 #include <gtest/gtest.h>
@@ -120,7 +121,8 @@ TEST(Experiments, ThoseOfOtherProgramsAreNamedAndLeftToThem) {
   }
 }
 
-// Whether some row gives the figure something to draw, or says why it cannot: counters of the machine.
+// Whether some row gives the figure something to draw, or says why it cannot: counters of the
+// machine.
 bool fills(const Figure& figure, const std::vector<Json>& rows) {
   return std::any_of(rows.begin(), rows.end(), [&](const Json& row) {
     std::vector<std::string> needed = {figure.x, figure.value};
@@ -219,7 +221,8 @@ TEST(Run, AreContinuedWhereverTheyStopped) {
   }
 }
 
-// Runs `work` in another process and sends it a signal once the file has a row and some time has passed.
+// Runs `work` in another process and sends it a signal once the file has a row and some time has
+// passed.
 template <typename Work>
 int signalled(int signal, const std::string& path, int milliseconds, const Work& work) {
   std::fflush(nullptr);  // or the child writes it again

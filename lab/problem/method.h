@@ -24,8 +24,8 @@ std::string name(const Method& method);
 // One method for each of the algorithms, in their order.
 std::vector<Method> methods_of(const std::vector<Algorithm>& algorithms);
 
-// Every algorithm that some kernel implements for the device and one of the directions of the problems. Where there is
-// none: `automatic`, whose row then says what is missing.
+// Every algorithm that some kernel implements for the device and one of the directions of the
+// problems. Where there is none: `automatic`, whose row then says what is missing.
 std::vector<Algorithm> algorithms_here(const std::vector<Problem>& problems);
 
 }  // namespace tessera::lab

@@ -13,13 +13,14 @@ namespace tessera::lab {
 // Description and shapes. Owns what the description points to, so it can be moved but not copied.
 class Operation {
  public:
-  // Throws UsageError for an invalid problem: key/value heads that do not divide the query heads, or a block mask that
-  // the library refuses.
+  // Throws UsageError for an invalid problem: key/value heads that do not divide the query heads,
+  // or a block mask that the library refuses.
   explicit Operation(const Problem& problem);
   Operation(Operation&&) = default;
   Operation& operator=(Operation&&) = default;
 
-  // The description with an algorithm. What it points to is in host memory, or where `place` put it.
+  // The description with an algorithm. What it points to is in host memory, or where `place` put
+  // it.
   [[nodiscard]] Attention attention(Algorithm algorithm) const;
   // The description for the oracle: always in host memory.
   [[nodiscard]] Attention host_attention() const { return attention_; }

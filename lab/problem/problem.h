@@ -60,8 +60,9 @@ std::int64_t value_dim(const Problem& problem);
 // "causal", "window:128,0", "causal+local:2/64"; "full" without a mask.
 std::string mask_text(const Problem& problem);
 
-// A column of a table of problems: its name and a problem's value. A value that all problems share is said once, above
-// the table; a value that is `implied` (off, or equal to another one) in all of them is left out.
+// A column of a table of problems: its name and a problem's value. A value that all problems share
+// is said once, above the table; a value that is `implied` (off, or equal to another one) in all of
+// them is left out.
 struct Property {
   const char* name;
   std::string (*value)(const Problem& problem);
@@ -71,6 +72,5 @@ const std::vector<Property>& properties();
 
 // Shapes, type, mask and options on one line; without direction, device and threads.
 std::string to_string(const Problem& problem);
-
 
 }  // namespace tessera::lab

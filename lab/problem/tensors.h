@@ -12,8 +12,8 @@
 
 namespace tessera::lab {
 
-// The tensors of one call. They begin without memory, so that a plan can say what the call will need; `allocate` then
-// adds memory and random contents that depend on the seed alone.
+// The tensors of one call. They begin without memory, so that a plan can say what the call will
+// need; `allocate` then adds memory and random contents that depend on the seed alone.
 class Tensors {
  public:
   Tensors(const Shapes& shapes, Direction direction, Device device);
@@ -21,8 +21,8 @@ class Tensors {
   // Bytes that `allocate` takes.
   [[nodiscard]] std::size_t bytes() const;
 
-  // Allocates, and fills the inputs and the bias with normally distributed numbers. Throws std::bad_alloc, or Error
-  // (out_of_memory) on a GPU.
+  // Allocates, and fills the inputs and the bias with normally distributed numbers. Throws
+  // std::bad_alloc, or Error (out_of_memory) on a GPU.
   void allocate(std::uint64_t seed);
 
   [[nodiscard]] ForwardTensors forward() const;
@@ -57,8 +57,8 @@ class HostCopy {
   std::vector<std::vector<std::byte>> memory_;
 };
 
-// Numbers that are close to normally distributed (mean 0, deviation 1): elements [first, first + count) of an endless
-// array that depends on the seed alone.
+// Numbers that are close to normally distributed (mean 0, deviation 1): elements [first, first +
+// count) of an endless array that depends on the seed alone.
 void fill_random(DType dtype, void* data, std::int64_t first, std::int64_t count, std::uint64_t seed);
 
 }  // namespace tessera::lab

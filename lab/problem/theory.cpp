@@ -12,9 +12,9 @@ core::Cost cost_of(const Operation& operation, Direction direction, Algorithm al
   const core::Problem problem =
       direction == Direction::forward
           ? api::problem_of(attention, api::forward_tensors(attention, shapes, Device::cpu()),
-                              api::Data::optional)
+                            api::Data::optional)
           : api::problem_of(attention, api::backward_tensors(attention, shapes, Device::cpu()),
-                              api::Data::optional);
+                            api::Data::optional);
   return core::cost(problem, algorithm, block_q, block_k, fast_memory_bytes);
 }
 

@@ -58,7 +58,8 @@ std::size_t position(const Axis& axis, const json& row) {
                                   axis.values.begin());
 }
 
-// Half the distance between the quartiles of the time, as a share of the median; 0 where they are unknown.
+// Half the distance between the quartiles of the time, as a share of the median; 0 where they are
+// unknown.
 double spread_of(const json& row) {
   const auto median = number_of(row, "median_ms"), low = number_of(row, "lower_quartile_ms"),
              high = number_of(row, "upper_quartile_ms");
@@ -223,7 +224,8 @@ std::string panel_title_of(const json& row, const std::vector<std::string>& face
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// A column of a table, or a further line, without any value: why, where the rows say so ("measured_traffic_note").
+// A column of a table, or a further line, without any value: why, where the rows say so
+// ("measured_traffic_note").
 void note_empty_column(DrawnFigure& figure, const Quantity& quantity, const Rows& rows) {
   const bool empty = std::none_of(
       rows.begin(), rows.end(), [&](const json* row) { return number_of(*row, quantity.field).has_value(); });
@@ -257,7 +259,8 @@ void add_bounds(DrawnFigure& figure, const Rows& rows) {
   }
 }
 
-// Nothing can be saved where there is nothing to compare with: standard itself, or points that do not fit with it.
+// Nothing can be saved where there is nothing to compare with: standard itself, or points that do
+// not fit with it.
 void drop_unsaved(std::vector<json>& rows, const std::string& field) {
   auto has_saving = [&](const json& row) { return number_of(row, field).has_value(); };
   if (std::any_of(rows.begin(), rows.end(), has_saving)) {
@@ -272,10 +275,11 @@ const char* status_text(const std::string& status) {
   return status.c_str();
 }
 
-// Why points are missing, in words: one note for all series that lack the same points for the same reason.
+// Why points are missing, in words: one note for all series that lack the same points for the same
+// reason.
 void add_notes(DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<std::string>>>
-      notes;  // what is missing, and in which series
+      notes;  // the note, and the series that it is about
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
       std::map<std::string, std::vector<const Mark*>> missing;
@@ -290,7 +294,7 @@ void add_notes(DrawnFigure& figure) {
           note += figure.x.numeric ? fmt::format(" at {} = ", figure.x.quantity.symbol) : " for ";
           note += fmt::format("{}", fmt::join(places, ", "));
         }
-        // The library lists what every kernel lacks after its first words; the table has all of it.
+        // The first part of the reason; the table has all of it.
         const std::string& reason = marks.front()->reason;
         if (!reason.empty()) note += fmt::format(" ({})", reason.substr(0, reason.find("; ")));
         auto found =

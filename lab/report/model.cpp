@@ -45,7 +45,8 @@ std::size_t run_of(std::vector<Run>& runs, const json& row) {
   return static_cast<std::size_t>(run - runs.begin());
 }
 
-// Labels that tell runs apart: the device; where that is the same the commit, the machine, or a number.
+// Labels that tell runs apart: the device; where that is the same the commit, the machine, or a
+// number.
 void label_runs(std::vector<Run>& runs) {
   auto unique = [&](const std::string& label) {
     return std::count_if(runs.begin(), runs.end(), [&](const Run& run) { return run.label == label; }) == 1;

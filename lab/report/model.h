@@ -1,5 +1,5 @@
-// Rows become drawn figures: panels of series over a shared axis, in readable units. page.h shows them, sentences.h puts
-// them into words.
+// Rows become drawn figures: panels of series over a shared axis, in readable units. page.h shows
+// them, sentences.h puts them into words.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -72,10 +72,10 @@ struct DrawnFigure {
   Figure spec;
   Axis x;
   Axis rows;            // of a heat map: its second axis, whose labels are the names of the series
-  Quantity y;           // of a heat map: what is coloured
+  Quantity y;           // of a heat map: the coloured value
   std::string caption;  // what all its rows share: "forward, fp32, batch 1"
   std::vector<Panel> panels;
-  std::vector<std::string> notes;  // what is missing and why, what was left out
+  std::vector<std::string> notes;  // which points are missing, and why
   DataTable table;
   std::vector<DrawnFigure> columns;  // of a table: its second and further measurements, for the sentences
 };
@@ -101,8 +101,8 @@ struct Report {
   std::vector<std::string> sources;     // paths of the files of rows
 };
 
-// Throws UsageError when an experiment asks for fields its rows do not have, or rows for an experiment that
-// is not described.
+// Throws UsageError when an experiment asks for fields its rows do not have, or rows for an
+// experiment that is not described.
 Report make_report(const std::vector<ResultsFile>& files);
 
 }  // namespace tessera::lab::report

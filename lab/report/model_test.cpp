@@ -77,7 +77,8 @@ TEST(ReportModel, CommitsOfOneMachineAreToldApart) {
   EXPECT_EQ(report.runs[1].label, "CPU A @ abcdefa");
 }
 
-// Two runs that were also asked for different things: the names must not put it down to the machine.
+// Two runs that were also asked for different things: the names must not put it down to the
+// machine.
 TEST(ReportModel, RunsThatWereAskedForDifferentThingsSaySo) {
   std::vector<nlohmann::json> other;
   for (nlohmann::json row : test_rows()) {

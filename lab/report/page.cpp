@@ -59,7 +59,8 @@ Json figure_json(const DrawnFigure& figure) {
           {"panels", panels}};
 }
 
-// Of a long list of reasons, which only a status has, the first; all of them where it is pointed at.
+// Of a long list of reasons, which only a status has, the first; all of them where it is pointed
+// at.
 std::string table_html(const DataTable& table) {
   std::string text = "<div class=\"scroll\"><table><thead><tr>";
   auto cell = [&](const char* tag, std::size_t column, const std::string& content) {
@@ -83,7 +84,8 @@ const char* status_sign(const std::string& status) {
   return status == "unsupported" ? "n/a" : "–";
 }
 
-// Cells coloured by their value, 0 the lowest and 1 the highest of the figure, so that panels compare.
+// Cells coloured by their value, 0 the lowest and 1 the highest of the figure, so that panels
+// compare.
 std::string heatmap_html(const DrawnFigure& figure, const Panel& panel) {
   double low = 0, high = 0;
   bool any = false;
@@ -246,7 +248,7 @@ std::string title_of(const Report& report) {
   return fmt::format("Attention on {}", fmt::join(labels, " and "));
 }
 
-// Replaces "{{name}}" by `content`, which is not looked at again.
+// Replaces "{{name}}" by `content`, and continues behind it.
 void fill(std::string& page, std::size_t& from, const std::string& name, const std::string& content) {
   const std::string place = "{{" + name + "}}";
   const std::size_t at = page.find(place, from);

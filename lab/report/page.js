@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const figures = JSON.parse(document.getElementById("charts").textContent);
-  // Curves that are meant to lie on one another: each is dashed over those before it.
+  // Curves that should coincide: each is dashed over those before it.
   for (const figure of Object.values(figures).filter((one) => one.overlaid)) {
     for (const panel of figure.panels) panel.series.forEach((series, index) => { series.dash = index; series.order = -index; });
   }

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// What may tell two rows of one point apart, most telling first.
+// Fields that may distinguish two rows of one point, the most telling first.
 constexpr std::array kDistinctions = {"run",
                                       "algorithm",
                                       "direction",
@@ -48,7 +48,7 @@ constexpr std::array kDistinctions = {"run",
                                       "deterministic",
                                       "memory_budget_bytes"};
 
-// Tiles and threads are the library's choice.
+// Whether the library chooses the field.
 bool is_chosen(const std::string& field) {
   return field == "block_q" || field == "block_k" || field == "threads";
 }
@@ -84,7 +84,8 @@ Figure with_value(Figure spec) {
   return spec;
 }
 
-// A table without axes: its first column that was asked for, not measured, is the axis, or else the first facet.
+// A table without an axis: its first column that is a setting becomes the axis, or else the first
+// facet.
 Figure with_axis(Figure spec) {
   if (spec.kind != FigureKind::table || !spec.x.empty()) return spec;
   const auto setting = std::find_if(spec.y.begin(), spec.y.end(), is_setting);

@@ -17,25 +17,29 @@ std::string key_of(const nlohmann::json& row, const std::vector<std::string>& fi
 // The distinct values of a field, in order of appearance.
 std::vector<std::string> distinct(const Rows& rows, const std::string& field);
 
-// A field in which rows with the same key differ, or nothing when no two rows share a key. Rows of two runs that differ also in
-// what was asked for count as sharing one: another machine or commit would not explain their difference.
+// A field in which rows with the same key differ, or nothing when no two rows share a key. Rows of
+// two runs that differ also in their settings count as sharing one: another machine or commit would
+// not explain their difference.
 std::string distinction(const Rows& rows, const std::vector<std::string>& fields);
 
-// The last row of every key: a point measured again replaces the one before. `dropped` counts the others.
+// The last row of every key: a point measured again replaces the one before. `dropped` counts the
+// others.
 Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_t& dropped);
 
-// Gives rows that were not run the share that their mask keeps, which only a run tells: that of the other rows of their
-// point. Without it they would look like rows of another mask.
+// Gives rows that were not run the share that their mask keeps, which only a run tells: that of the
+// other rows of their point. Without it they would look like rows of another mask.
 void fill_kept_share(std::vector<nlohmann::json>& rows);
 
-// Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has none, the sum has
-// none either, for the same reason.
+// Rows that differ in `sum_over` alone become one, whose y is their sum; where one of them has
+// none, the sum has none either, for the same reason.
 std::vector<nlohmann::json> summed(const std::vector<nlohmann::json>& rows, const Figure& spec);
 
-// Of rows that differ in `last_of` alone the one with the largest value of it that is ok; where none is, the first.
+// Of rows that differ in `last_of` alone the one with the largest value of it that is ok; where
+// none is, the first.
 std::vector<nlohmann::json> last_ones(const std::vector<nlohmann::json>& rows, const Figure& spec);
 
-// The fields that are drawn: y, or the value of a heat map; of bars also the bounds that some row has.
+// The fields that are drawn: y, or the value of a heat map; of bars also the bounds that some row
+// has.
 std::vector<std::string> drawn_fields(const Figure& spec, const Rows& rows);
 
 // Throws UsageError, which starts with `where`, for a field that no row has.

@@ -66,8 +66,9 @@ std::string comparison(const DrawnFigure& figure, const Series& series, const Se
                        with_spread(figure, theirs));
   }
   if (figure.y.field == "q_length") {
-    return fmt::format("{} fits sequences {} times as long as {} {} {}.", series.primary,
-                       significant(value / other, 2), base.primary, place, both);
+    const std::string factor = alike(value, other) ? "" : significant(value / other, 2) + " times ";
+    return fmt::format("{} fits sequences {}as long as {} {} {}.", series.primary, factor, base.primary,
+                       place, both);
   }
   const Relation to = relation(figure.y, value, other);
   if (to.verb == "needs" && value < other && !alike(value, other)) {
@@ -200,7 +201,8 @@ void describe_shape(const DrawnFigure& figure, const Group& group, Sentences& se
   sentences.push_back(fmt::format("With {}, {} {}.", axis_words(figure.x), figure.y.symbol, listed(parts)));
 }
 
-// The further lines of a panel of one series, in multiples of the lower bound, each at its last common place.
+// The further lines of a panel of one series, in multiples of the lower bound, each at its last
+// common place.
 std::vector<std::string> lines_over_bound(const DrawnFigure& figure, const Panel& panel, const Series& series,
                                           const Series& bound, std::size_t at_series) {
   std::vector<std::string> parts;
@@ -218,8 +220,8 @@ std::vector<std::string> lines_over_bound(const DrawnFigure& figure, const Panel
   return parts;
 }
 
-// How far above the lower bound each series ends. In a panel of one series also what else is known of its traffic:
-// theory, prediction and measurement.
+// How far above the lower bound each series ends. In a panel of one series also what else is known
+// of its traffic: theory, prediction and measurement.
 void compare_with_bound(const DrawnFigure& figure, const Panel& panel, const Group& group,
                         Sentences& sentences) {
   const auto drawn = std::count_if(panel.series.begin(), panel.series.end(),
@@ -348,7 +350,8 @@ void compare_columns(const std::vector<const DrawnFigure*>& columns, const Panel
   if (!first.x.numeric) {
     for (std::size_t x = 0; x < first.x.labels.size(); ++x) compare_at(x);
   }
-  // A numeric axis may be long: what it comes to is at its end, or where the last pair was measured.
+  // A numeric axis may be long: what it comes to is at its end, or where the last pair was
+  // measured.
   for (std::size_t x = first.x.numeric ? first.x.labels.size() : 0; x > 0 && sentences.empty(); --x) {
     compare_at(x - 1);
   }

@@ -18,8 +18,9 @@ Sentences sentences_about(const DrawnFigure& figure, const Panel& panel, const G
 void compare_contexts(const DrawnFigure& figure, const Group& group, const Group& first,
                       const std::string& context, Sentences& sentences);
 
-// The members of a group against its baseline, with what the columns of a table say about each in one sentence: columns
-// in which they differ come first, after the first column. All of them have the panels and series of the table.
+// The members of a group against its baseline, with what the columns of a table say about each in
+// one sentence: columns in which they differ come first, after the first column. All of them have
+// the panels and series of the table.
 void compare_columns(const std::vector<const DrawnFigure*>& columns, const Panel& panel, const Group& group,
                      Sentences& sentences);
 

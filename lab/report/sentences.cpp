@@ -36,8 +36,8 @@ bool telling(const DrawnFigure& column) {
          measured_points(column) > 0;
 }
 
-// The columns that sentences mention, of a table with times; the times come first. Empty for other figures. One sentence
-// tells all columns of such a table: how much faster, and at what cost.
+// The columns that sentences mention, of a table with times; the times come first. Empty for other
+// figures. One sentence tells all columns of such a table: how much faster, and at what cost.
 std::vector<const DrawnFigure*> columns_beside_times(const DrawnFigure& figure) {
   std::vector<const DrawnFigure*> columns;
   if (figure.spec.kind != FigureKind::table) return columns;
@@ -51,8 +51,8 @@ std::vector<const DrawnFigure*> columns_beside_times(const DrawnFigure& figure) 
   return columns;
 }
 
-// The time with a causal mask against the time without one, where a figure has a panel of each: for every series at the
-// last common point.
+// The time with a causal mask against the time without one, where a figure has a panel of each: for
+// every series at the last common point.
 void compare_masks(const DrawnFigure& figure, Sentences& sentences) {
   auto series_of = [&](const char* title) {
     const auto panel = std::find_if(figure.panels.begin(), figure.panels.end(),

@@ -1,5 +1,5 @@
-// What a figure shows, in sentences computed from its rows: who is faster and by how much, how it grows, from
-// where on one is ahead, what did not fit. A different row makes a different sentence.
+// Sentences computed from the rows of a figure: which method is faster and by how much, how a value
+// grows, where two curves cross, what did not fit.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,8 @@
 
 namespace tessera::lab::report {
 
-// Sentences about the part of a figure that `context` names ("backward, NVIDIA L4"; empty: all of it).
+// Sentences about the part of a figure that `context` names ("backward, NVIDIA L4"; empty: all of
+// it).
 struct Paragraph {
   std::string context;
   std::vector<std::string> sentences;
@@ -25,8 +26,8 @@ std::vector<Paragraph> training_paragraphs(const DrawnFigure& figure);
 // The first sentence, with its context.
 std::string headline(const DrawnFigure& figure);
 
-// The exponent p of the power law y ~ x^p that fits best (least squares of the logarithms). Nothing for fewer
-// than three points that are measured and positive.
+// The exponent p of the power law y ~ x^p that fits best (least squares of the logarithms). Nothing
+// for fewer than three points that are measured and positive.
 std::optional<double> growth_exponent(const Axis& axis, const Series& series);
 
 // y per x of the straight line that fits best. Nothing for fewer than three measured points.

@@ -54,7 +54,7 @@ TEST(Sentences, SmallDifferencesAreNone) {
 
 TEST(Sentences, MemoryGrowsWithASlope) {
   const std::string said = words(test_rows(), test_figure("peak_extra_bytes"));
-  EXPECT_TRUE(contains(said, "grows linearly for flash2 (N^1.00, 1.00 KiB per token)")) << said;
+  EXPECT_TRUE(contains(said, "and linearly for flash2 (N^1.00, 1.00 KiB per token)")) << said;
 }
 
 TEST(Sentences, RatesHaveAHighestPoint) {
@@ -149,7 +149,8 @@ TEST(Sentences, DistanceToTheLowerBoundIsSaid) {
       << said;
 }
 
-// Of one series the lines beside it are told as well, each by its name, and only where the series was measured.
+// Of one series the lines beside it are told as well, each by its name, and only where the series
+// was measured.
 TEST(Sentences, TheoryPredictionAndMeasurementAreToldApart) {
   Figure spec = test_figure("tile_traffic_bytes");
   spec.bounds = {"minimum_traffic_bytes", "predicted_traffic_bytes", "measured_traffic_bytes"};
@@ -281,7 +282,8 @@ TEST(Sentences, OnePointIsSingular) {
                        "so there is nothing to compare (cuda.flash2 has fixed tiles)."));
 }
 
-// --- figures of training ------------------------------------------------------------------------------
+// --- figures of training
+//   ------------------------------------------------------------------------------
 
 nlohmann::json curve_row(const std::string& algorithm, int step, double loss, double seconds) {
   nlohmann::json row = test_row(algorithm, 512, 1);

@@ -39,7 +39,8 @@ std::optional<double> flash_bound(const json& row) {
   return *work / (4 * *memory);
 }
 
-// The factor that brings `bound` nearest to what the series shows, as a ratio: the mean of the logarithms.
+// The factor that brings `bound` nearest to what the series shows, as a ratio: the mean of the
+// logarithms.
 double fitted_factor(const Series& series, const std::map<std::size_t, double>& bound) {
   double sum = 0;
   int count = 0;

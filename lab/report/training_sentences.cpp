@@ -1,4 +1,5 @@
-// Sentences about figures of training: curves of a loss, and the time and memory that a method saves.
+// Sentences about figures of training: curves of a loss, and the time and memory that a method
+// saves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@ const Mark* last_of(const Series& curve) {
   return last;
 }
 
-// "At step 200 the loss is 2.310 with standard and 2.311 with flash." Curves that end early say where.
+// "At step 200 the loss is 2.310 with standard and 2.311 with flash." Curves that end early say
+// where.
 std::string ends_text(const DrawnFigure& figure, const Curves& curves) {
   std::size_t end = 0;
   for (const Series* curve : curves) end = std::max(end, last_of(*curve)->x);
@@ -61,7 +63,8 @@ void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& 
   }
 }
 
-// When each curve first gets as low as all of them do. "A loss of 2.35 is reached after 161 s with standard."
+// When each curve first gets as low as all of them do. "A loss of 2.35 is reached after 161 s with
+// standard."
 std::string race_text(const DrawnFigure& figure, const Curves& curves) {
   double goal = 0;
   for (const Series* curve : curves) {
@@ -111,7 +114,8 @@ struct Saving {
   std::string where;
 };
 
-// "saves 30.0 % of the time", "takes 12.0 % longer"; "0.0 %", not "-0.0 %", where one digit shows nothing.
+// "saves 30.0 % of the time", "takes 12.0 % longer"; "0.0 %", not "-0.0 %", where one digit shows
+// nothing.
 std::string saving_words(const DrawnFigure& figure, double percent) {
   const std::string& what = figure.y.symbol;
   if (percent > -0.05) return fmt::format("saves {:.1f} % of the {}", std::max(percent, 0.0), what);
@@ -119,7 +123,8 @@ std::string saving_words(const DrawnFigure& figure, double percent) {
                         : fmt::format("needs {:.1f} % more {}", -percent, what);
 }
 
-// "On average over 2 points, training takes 141.1 % longer against standard attention; at worst it ..., at best it ..."
+// "On average over 2 points, training takes 141.1 % longer against standard attention; at worst it
+// ..., at best it ..."
 std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& savings) {
   double sum = 0;
   for (const Saving& saving : savings) sum += saving.percent;
@@ -136,8 +141,8 @@ std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& sa
   return text + ".";
 }
 
-// One for all points of a figure; where the series differ in two things, such as machine and width, one for each value
-// of the first.
+// One for all points of a figure; where the series differ in two things, such as machine and width,
+// one for each value of the first.
 std::vector<Paragraph> saving_paragraphs(const DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<Saving>>> groups;
   for (const Panel& panel : figure.panels) {

@@ -12,7 +12,8 @@
 namespace tessera::lab::report {
 namespace {
 
-// Smaller differences are left out: two digits show them as 1.0×, and many measurements spread that far.
+// Smaller differences are left out: two digits show them as 1.0×, and many measurements spread that
+// far.
 constexpr double kSame = 0.05;
 
 // Symbols that are counts: "8 heads", not "heads = 8".

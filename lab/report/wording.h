@@ -15,7 +15,8 @@ bool alike(double a, double b);
 // Two values whose quartiles are so wide that they cannot be told apart.
 bool noisy(const Mark& a, const Mark& b);
 
-// "Time" for "time"; names such as flash2 begin with a small letter also at the start of a sentence.
+// "Time" for "time"; names such as flash2 begin with a small letter also at the start of a
+// sentence.
 std::string capitalised(std::string text);
 
 // "a, b and c".

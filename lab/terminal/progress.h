@@ -8,12 +8,12 @@
 
 namespace tessera::lab {
 
-// "[ 25%] flash2 forward, seq 1024 (0:12 left)". The time left follows from the share that is done; nothing
-// is said about it before there is something to go by.
+// "[ 25%] flash2 forward, seq 1024 (0:12 left)". The time left follows from the share that is done;
+// nothing is said about it before there is something to go by.
 std::string progress_text(const std::string& what, double share, double elapsed_seconds);
 
-// On a terminal the line is rewritten in place and leaves nothing behind; elsewhere a plain line appears now
-// and then, so that a log shows that the command lives.
+// On a terminal the line is rewritten in place and leaves nothing behind; elsewhere a plain line
+// appears now and then, so that a log shows that the command lives.
 class Progress {
  public:
   explicit Progress(std::FILE* stream = stderr);

@@ -1,4 +1,5 @@
-// A table for the terminal. Widths are known before the first row, so that rows can be printed as they come.
+// A table for the terminal. Widths are known before the first row, so that rows can be printed as
+// they come.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ struct Column {
   Justify justify = Justify::right;
 };
 
-// The number of terminal cells of a UTF-8 text without control sequences; every character counts as one.
+// The number of terminal cells of a UTF-8 text without control sequences; every character counts as
+// one.
 std::size_t display_width(std::string_view text);
 
 // `text` filled up with blanks to `width`; longer text stays as it is.
@@ -32,8 +34,8 @@ class Table {
   // Makes columns wide enough for this row. Call before the header is printed.
   void fit(const std::vector<std::string>& cells);
 
-  // Headers and the rule below them, and one row; each line ends with a newline and no blanks before it.
-  // A row may have fewer cells than there are columns: the last one then runs free.
+  // Headers and the rule below them, and one row; each line ends with a newline and no blanks
+  // before it. A row may have fewer cells than there are columns: the last one then runs free.
   [[nodiscard]] std::string header() const;
   [[nodiscard]] std::string row(const std::vector<std::string>& cells) const;
 
@@ -52,8 +54,8 @@ std::string render(std::vector<Column> columns, const std::vector<std::vector<st
 std::string render_markdown(const std::vector<Column>& columns,
                             const std::vector<std::vector<std::string>>& rows);
 
-// `text` broken at blanks into lines that end before `width`, each starting at `indent`: the first one where
-// the caller has already printed that much.
+// `text` broken at blanks into lines that end before `width`, each starting at `indent`: the first
+// one where the caller has already printed that much.
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent);
 
 }  // namespace tessera::lab

@@ -22,8 +22,8 @@ enum class Color { green, red, yellow, dim, bold };
 // `text` in a colour, or as it is when `enabled` is false.
 std::string colored(const std::string& text, Color color, bool enabled);
 
-// After this the first SIGINT or SIGTERM only sets what `interrupted` returns, so that finished rows can be
-// kept; a second one ends the process. A reader that closes our pipe ends it quietly.
+// After this the first SIGINT or SIGTERM only sets what `interrupted` returns, so that finished
+// rows can be kept; a second one ends the process. A reader that closes our pipe ends it quietly.
 void install_signal_handlers();
 
 // The number of the signal that came, or 0.
@@ -32,7 +32,8 @@ int interrupted();
 // Says "interrupted" on standard error and returns the exit code for the signal that came.
 int report_interrupt(const std::string& command);
 
-// Writes text to standard output at once, so that rows appear when they are finished. Throws OutputError.
+// Writes text to standard output at once, so that rows appear when they are finished. Throws
+// OutputError.
 void print(const std::string& text);
 
 }  // namespace tessera::lab

@@ -14,7 +14,8 @@ std::string significant(double value, int digits) {
   if (value == 0) return "0";
   const double magnitude = std::fabs(value);
   if (magnitude < 1e-4) return fmt::format("{:.{}e}", value, std::max(0, digits - 2));
-  // Rounding may carry into a further digit (99.96 is 100, not 100.0), so round before counting digits.
+  // Rounding may carry into a further digit (99.96 is 100, not 100.0), so round before counting
+  // digits.
   const int before = static_cast<int>(std::floor(std::log10(magnitude))) + 1;
   const double unit = std::pow(10.0, before - digits);
   const double rounded = std::round(magnitude / unit) * unit;

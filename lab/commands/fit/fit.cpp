@@ -147,7 +147,8 @@ std::string repeated(const char* cell, double share, double width) {
   return bar;
 }
 
-// A bar for each, as long as its sequence; and one of what takes the memory, up to the mark where it ends.
+// A bar for each, as long as its sequence; and one of what takes the memory, up to the mark where
+// it ends.
 std::string chart_text(const std::vector<Fit>& fits, double bytes) {
   constexpr double kWidest = 60;
   double longest = 0, most = bytes;

@@ -114,7 +114,7 @@ Fit longest_fit(const Transformer& model, const FitChoice& choice, double bytes,
   auto fits = [&](std::int64_t steps) {
     return memory_of(model, choice, steps * kFitStep, device).total() <= bytes;
   };
-  std::int64_t low = 0, high = 1;  // steps: low fits, high does not, or is not looked at
+  std::int64_t low = 0, high = 1;  // steps: low fits, high does not, or is not tested
   while (high <= kMost && fits(high)) low = high, high *= 2;
   high = std::min(high, kMost + 1);
   while (high - low > 1) {

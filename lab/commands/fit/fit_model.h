@@ -1,18 +1,21 @@
-// How long a sequence fits into a memory: what a transformer keeps, by counting, and what its attention takes, by the
-// library's own plans.
+// The longest sequence that fits into a memory. The model counts what a transformer keeps; the
+// library's plans tell what its attention takes.
 //
-// Counted, with N the rows of the batch times the sequence, in elements of the model's type unless said otherwise:
-//   parameters   12 width^2 per layer (Q, K, V, output; up to four times the width and down again), and vocabulary x
-//                width once, for the embedding that is the last linear map too
-//   gradients    as many, in training
-//   optimizer    for each parameter, in fp32: Adam's two moments, or SGD's momentum; and with a 16-bit model the
-//                parameters themselves
-//   activations  what stays from layer to layer. Training: 16 N width per layer (the inputs of two norms, of four linear
-//                maps and of the activation function; Q, K, V), or with checkpoints N width per layer and 16 N width for
-//                the one that is computed again. A KV cache: 2 N width per layer
-//   attention    what attention adds to that: the LSE, where it keeps one, and P, where it keeps that
-//   working      what lives for a while only, of which the largest counts: the linear maps of a layer, 9 N width; a call
-//                of attention, 5 N width and its workspace; the logits, in training for every row, with a copy in fp32
+// Counted, with N the rows of the batch times the sequence, in elements of the model's type unless
+// said otherwise:
+//   parameters   12 width^2 per layer (Q, K, V, output; up to four times the width and down again),
+//                and vocabulary x width once, for the embedding that is the last linear map too
+//   gradients    as many as parameters, in training
+//   optimizer    for each parameter, in fp32: Adam's two moments, or SGD's momentum; and with a
+//                16-bit model the parameters themselves
+//   activations  kept from layer to layer. Training: 16 N width per layer (the inputs of two norms,
+//                of four linear maps and of the activation function; Q, K, V); with checkpoints, N
+//                width per layer and 16 N width for the layer that is recomputed. A KV cache: 2 N
+//                width per layer
+//   attention    what attention adds: the LSE and P, where it keeps them
+//   working      the largest temporary memory: the linear maps of a layer, 9 N width; a call of
+//                attention, 5 N width and its workspace; or the logits, in training for every row
+//                and with a copy in fp32
 #pragma once
 
 #include <cstdint>
@@ -28,7 +31,8 @@ enum class Optimizer { adam, sgd, none };
 
 const char* name(Optimizer optimizer);
 
-// A stack of equal layers: attention with `heads` heads, then two linear maps with four times the width between them.
+// A stack of equal layers: attention with `heads` heads, then two linear maps with four times the
+// width between them.
 struct Transformer {
   std::int64_t width = 1024, depth = 12, heads = 16, batch = 1;
   std::int64_t vocabulary = 0;  // 0: the layers alone
@@ -57,11 +61,12 @@ struct FitChoice {
   bool keeps_probabilities = false;  // every layer's N x N matrix, from forward to backward, as frameworks do
 };
 
-// Every algorithm that the device has kernels for, but for the teaching kernel; in training first `standard` that keeps
-// its probabilities, which the library does not do.
+// Every algorithm that the device has kernels for, but for the teaching kernel; in training first
+// `standard` that keeps its probabilities, which the library does not do.
 std::vector<FitChoice> fit_choices(bool train, DeviceType device);
 
-// What a sequence length takes. Throws Error (unsupported) when no kernel serves it on the device.
+// What a sequence length takes. Throws Error (unsupported) when no kernel supports it on the
+// device.
 FitMemory memory_of(const Transformer& model, const FitChoice& choice, std::int64_t length, Device device);
 
 struct Fit {
@@ -75,14 +80,15 @@ inline constexpr std::int64_t kLongestFit = std::int64_t{1} << 24;  // not looke
 
 Fit longest_fit(const Transformer& model, const FitChoice& choice, double bytes, Device device);
 
-// A change that makes a model fit which did not, as options of `tessera fit`, and the length that fits then.
+// A change that makes a model fit which did not, as options of `tessera fit`, and the length that
+// fits then.
 struct Remedy {
   std::string options;
   std::int64_t length = 0;
 };
 
-// Lighter optimisers, checkpoints, fewer layers, more memory: each alone, and only what helps. The last two are such that
-// `wanted` tokens fit.
+// Lighter optimisers, checkpoints, fewer layers, more memory: each alone, and only what helps. The
+// last two are such that `wanted` tokens fit.
 std::vector<Remedy> remedies(const Transformer& model, const FitChoice& choice, double bytes, Device device,
                              std::int64_t wanted);
 

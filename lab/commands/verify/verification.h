@@ -19,7 +19,7 @@ struct Selection {
   std::vector<std::string> kernels{};
   std::vector<std::string> features{};  // empty: all
   std::vector<std::string> cases{};     // empty: all
-  double tolerance = 1;                 // times what is allowed
+  double tolerance = 1;                 // multiplies the tolerance
   Execution execution{};
   std::optional<Device> device{};  // where kernels of GPUs run; empty: cuda:0
 };
@@ -46,22 +46,23 @@ struct Verification {
   [[nodiscard]] int count(Outcome outcome) const;
 };
 
-// The kernels of this machine by name, fastest first, each once; of one kind of device alone if that is given.
+// The kernels of this machine by name, fastest first, each once; of one kind of device alone if
+// that is given.
 std::vector<std::string> kernel_names(std::optional<DeviceType> type = {});
 
 // The features of the matrix, in its order.
 std::vector<std::string> feature_names();
 
-// Runs what is selected. `proceed` is asked before every case with what comes next and the share that is
-// done; when it says no, verifying stops.
+// Runs the selected cases. `proceed` is called before every case with what comes next and the share
+// that is done; when it says no, verifying stops.
 Verification verify(const Selection& selection,
                     const std::function<bool(const std::string& what, double share)>& proceed);
 
 // Judges one result again with another tolerance and notes the worst share.
 void apply_tolerance(CaseResult& result, double tolerance);
 
-// Features as rows, kernels and types as columns: a tick and the worst share of the allowed error, FAIL, or a
-// dash for what the kernel does not support.
+// Features as rows, kernels and types as columns: a tick and the worst share of the allowed error,
+// FAIL, or a dash for what the kernel does not support.
 std::string verification_table(const Verification& verification, bool color);
 std::string verification_markdown(const Verification& verification);
 nlohmann::ordered_json verification_json(const Verification& verification);

@@ -80,13 +80,14 @@ std::string cell_text(const Cell& c, std::size_t width, bool color) {
          pad(fmt::format(" {:.2f}", c.worst), width - 1, Justify::left);
 }
 
-// The lanes that share a line, beginning with the first of `rest`: wide enough for the kernels' names above
-// them, and as many as fit.
+// The lanes that share a line, beginning with the first of `rest`: wide enough for the kernels'
+// names above them, and as many as fit.
 std::vector<Lane> next_group(std::span<const Lane> rest, std::size_t label_width) {
   std::vector<Lane> group;
   for (std::size_t total = label_width; group.size() < rest.size();) {
     Lane lane = rest[group.size()];
-    // A name reaches over the lanes of its kernel; the first one makes up for what they lack together.
+    // A name reaches over the lanes of its kernel; the first one makes up for what they lack
+    // together.
     const bool first = group.empty() || group.back().kernel != lane.kernel;
     const auto lanes_of_kernel = static_cast<std::size_t>(std::count_if(
         rest.begin(), rest.end(), [&](const Lane& other) { return other.kernel == lane.kernel; }));

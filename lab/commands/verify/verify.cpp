@@ -34,7 +34,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// The known names that were asked for, in any case; commas separate them where `lists` says so.
+// The requested names out of the known ones, in upper or lower case; commas separate them where
+// `lists` is set.
 std::vector<std::string> pick(const std::string& option, const std::vector<std::string>& texts,
                               const std::vector<std::string>& known, bool lists) {
   std::vector<std::string> picked;

@@ -7,8 +7,8 @@
 namespace tessera::lab {
 namespace {
 
-// Plain C++ on vectors of 16 bytes: SSE2 on x86-64 and, with the product and sum fused, NEON on aarch64, whose
-// widest cores have four pipes with a latency of 4 cycles.
+// Plain C++ on vectors of 16 bytes: SSE2 on x86-64 and, with the product and sum fused, NEON on
+// aarch64, whose widest cores have four pipes with a latency of 4 cycles.
 #if defined(__aarch64__)
 constexpr int kSums = 16;
 #else

@@ -1,4 +1,5 @@
-// What this machine can do at best: loops that do nothing but one kind of work, at the highest rate there is.
+// What this machine can do at best: loops that do nothing but one kind of work, at the highest rate
+// there is.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,8 @@
 
 namespace tessera::lab {
 
-// A kind of arithmetic. A step keeps enough independent sums in registers to hide the latency of the
-// instruction; nothing is loaded or stored.
+// A kind of arithmetic. A step keeps enough independent sums in registers to hide the latency of
+// the instruction; nothing is loaded or stored.
 struct Arithmetic {
   const char* name = "";          // as in "fp32_fma"
   const char* instructions = "";  // as in "avx512"
@@ -27,7 +28,8 @@ struct Reading {
   ReadBlock run = nullptr;
 };
 
-// fp32 FMA, bf16 dot products and bf16 AMX, in this order, each with the best instructions of this machine.
+// fp32 FMA, bf16 dot products and bf16 AMX, in this order, each with the best instructions of this
+// machine.
 std::vector<Arithmetic> arithmetic_ceilings();
 
 Reading reading_ceiling();
@@ -44,7 +46,8 @@ float fma_avx512(std::int64_t steps);
 float dot_avx512_bf16(std::int64_t steps);
 std::uint64_t read_avx512(const std::byte* data);
 
-// Whether the CPU has AMX for bf16 and the operating system lets this process use it (Linux wants to be asked).
+// Whether the CPU has AMX for bf16 and the operating system lets this process use it; asks Linux
+// for permission.
 bool request_amx_bf16();
 float dot_amx_bf16(std::int64_t steps);
 }  // namespace x86

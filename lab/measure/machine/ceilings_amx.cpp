@@ -1,5 +1,5 @@
-// The loop of `tessera peak` for AMX. In a file of its own, with target attributes: compiled on every x86-64,
-// called only where request_amx_bf16 says yes.
+// The loop of `tessera peak` for AMX. In a file of its own, with target attributes: compiled on
+// every x86-64, called only where request_amx_bf16 says yes.
 #include "lab/measure/machine/ceilings.h"
 
 #if defined(__x86_64__)
@@ -38,7 +38,8 @@ bool request_amx_bf16() {
 
 // A tile product takes 16 cycles and its result 52: four sums in flight would do.
 [[gnu::target("amx-tile,amx-bf16")]] float dot_amx_bf16(std::int64_t steps) {
-  // Static: GCC's intrinsic claims to read 8 bytes only, so the rest of a local variable might never be written.
+  // Static: GCC's intrinsic claims to read 8 bytes only, so the rest of a local variable might
+  // never be written.
   static constexpr TileConfig kConfig;
   _tile_loadconfig(&kConfig);
   _tile_zero(0);

@@ -1,5 +1,5 @@
-// The loops of `tessera peak` for AVX2 and AVX-512. Each function names its own instruction set, so that no
-// other code of the program is compiled for it.
+// The loops of `tessera peak` for AVX2 and AVX-512. Each function names its own instruction set, so
+// that no other code of the program is compiled for it.
 #include "lab/measure/machine/ceilings.h"
 
 #if defined(__x86_64__)
@@ -43,8 +43,8 @@ namespace tessera::lab::x86 {
   return _mm512_cvtss_f32(sums[0]);
 }
 
-// Eight streams, each fetched 1 KiB ahead: 30 GB/s with one thread where one stream without gave 23-26
-// (Zen 4, 2026-11-15).
+// Eight streams, each fetched 1 KiB ahead: 30 GB/s with one thread where one stream without gave
+// 23-26 (Zen 4, 2026-11-15).
 [[gnu::target("avx512f")]] std::uint64_t read_avx512(const std::byte* data) {
   constexpr std::size_t kStreams = 8, kStream = kReadBlock / kStreams, kAhead = 1024;
   __m512i sums[kStreams];

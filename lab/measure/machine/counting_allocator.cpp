@@ -23,7 +23,7 @@ void* CountingAllocator::allocate(std::size_t bytes, std::size_t alignment, void
     if (bytes > limit_ || in_use_ > limit_ - bytes) return nullptr;
     if (kept_bytes_ > limit_ - bytes - in_use_) release_locked();
     data = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
-    if (data == nullptr) {  // perhaps kept blocks are what is missing
+    if (data == nullptr) {  // kept blocks may hold the missing memory
       release_locked();
       data = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
     }

@@ -1,4 +1,4 @@
-// Workspace for measurements: counts what is in use, refuses to go over a limit, and keeps freed blocks so
+// Workspace for measurements: counts the memory in use, enforces a limit, and keeps freed blocks so
 // that no measured call pays for fresh pages.
 #pragma once
 

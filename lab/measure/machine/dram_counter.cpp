@@ -44,8 +44,8 @@ class Refusal : public std::runtime_error {
 
 constexpr std::array<const char*, 2> kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
-// CUPTI's functions, by their own types. Parameters of all of them carry their size, so that a newer CUPTI of the same major
-// version can tell what this one knew.
+// CUPTI's functions, by their own types. Parameters of all of them carry their size, so that a
+// newer CUPTI of the same major version can tell what this one knew.
 struct Cupti {
   decltype(&cuptiGetErrorMessage) error_message = nullptr;
   decltype(&cuptiProfilerInitialize) initialize = nullptr;
@@ -166,7 +166,7 @@ CUcontext current_context() {
   return context;
 }
 
-// Which counters may be read here. Where they are not permitted, this is what says so.
+// Which counters may be read here; fails where they are not permitted.
 Image available_counters(CUcontext context) {
   CUpti_Profiler_GetCounterAvailability_Params ask{};
   ask.structSize = CUpti_Profiler_GetCounterAvailability_Params_STRUCT_SIZE;

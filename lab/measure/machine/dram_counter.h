@@ -1,5 +1,6 @@
-// DRAM traffic of a GPU, counted by its own counters through CUPTI's range profiler. CUPTI is loaded when the first count
-// is asked for: nothing is linked, and where it is missing or not permitted the reason is the result.
+// DRAM traffic of a GPU, counted by its own counters through CUPTI's range profiler. CUPTI is
+// loaded when the first count is asked for: nothing is linked, and where it is missing or not
+// permitted the reason is the result.
 #pragma once
 
 #include <functional>
@@ -13,9 +14,10 @@ struct DramCount {
   std::string note;               // by what it was counted, or "not measured: " and why
 };
 
-// Bytes that go to and from the GPU's memory while it does what `call` puts on its streams. The call is made as often as the
-// counters need passes, with the cache as the call before left it: dirty lines of something else would count. Never
-// throws: what the call throws is a reason, too. TESSERA_COUNTERS=0 in the environment leaves the profiler alone.
+// Bytes that go to and from the GPU's memory while it does what `call` puts on its streams. The
+// call is made as often as the counters need passes, with the cache as the call before left it:
+// dirty lines of something else would count. Never throws: what the call throws is a reason, too.
+// TESSERA_COUNTERS=0 in the environment leaves the profiler alone.
 DramCount count_dram_bytes(int device, const std::function<void()>& call);
 
 }  // namespace tessera::lab

@@ -26,7 +26,8 @@ TEST(DramCounter, WithoutAGpuItSaysWhyAndCallsNothing) {
   EXPECT_EQ(calls, 0);
 }
 
-// Where counters are permitted: at least every tensor once, for tensors that no cache holds; where not, why.
+// Where counters are permitted: at least every tensor once, for tensors that no cache holds; where
+// not, why.
 TEST(DramCounter, OnAGpuItCountsOrSaysWhy) {
   if (const std::string reason = cuda::unusable(0); !reason.empty()) GTEST_SKIP() << reason;
   Problem problem;

@@ -1,4 +1,5 @@
-// The clock of a GPU's multiprocessors, from NVML, which comes with the driver and is loaded at run time.
+// The clock of a GPU's multiprocessors, from NVML, which comes with the driver and is loaded at run
+// time.
 #pragma once
 
 #include <string>

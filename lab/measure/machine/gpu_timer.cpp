@@ -154,7 +154,7 @@ std::size_t GpuPool::peak() const { return state_->get(cudaMemPoolAttrUsedMemHig
 
 void GpuPool::reset_peak() {
   cuda::DeviceScope scope(state_->device);
-  check(cudaDeviceSynchronize(), "waiting for the GPU");  // what is given back counts as used until then
+  check(cudaDeviceSynchronize(), "waiting for the GPU");  // freed memory counts as used until then
   std::uint64_t zero = 0;
   check(cudaMemPoolSetAttribute(state_->pool, cudaMemPoolAttrUsedMemHigh, &zero), "cudaMemPoolSetAttribute");
 }

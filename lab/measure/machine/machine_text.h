@@ -11,11 +11,12 @@ namespace tessera::lab {
 // "AMD EPYC 9B45, 2 CPUs, Linux 6.1.0 x86_64".
 std::string machine_text();
 
-// Memory a process may still take without pushing others out: what the system calls available, or what the
-// control group leaves if that is less.
+// Memory a process may still take without pushing others out: what the system calls available, or
+// what the control group leaves if that is less.
 std::size_t available_memory();
 
-// The machine and, when the work is done there, its GPU: "NVIDIA H200 in AMD EPYC 9B45, 2 CPUs, ...".
+// The machine and, when the work is done there, its GPU: "NVIDIA H200 in AMD EPYC 9B45, 2 CPUs,
+// ...".
 std::string machine_text(Device device);
 // Memory of the device that may still be taken.
 std::size_t available_memory(Device device);

@@ -11,9 +11,9 @@ from tessera.lab.errors import Interrupted, UsageError
 from tessera.lab.model import GptConfig
 from tessera.lab.progress import bytes_text
 
-# gpt2-small is the configuration of the study, which does not give the batch size. The others keep its shape and learn
-# something within minutes on two cores. They read no text twice and need no dropout, so the curves of standard and flash
-# attention must coincide.
+# gpt2-small is the configuration of the study, which does not give the batch size. The others keep
+# its shape and learn something within minutes on two cores. They read no text twice and need no
+# dropout, so the curves of standard and flash attention must coincide.
 PRESETS = {
     "gpt2-small": GptConfig(vocabulary=50257, width=768, depth=12, heads=12, inner=3072, sequence=512, dropout=0.1,
                             init_std=0.02, block_size=128, batch=1, accumulation=16, learning_rate=1e-4,

@@ -91,7 +91,8 @@ def meter_of(device):
     return HostMeter() if device == "cpu" else GpuMeter(device)
 
 
-# What PyTorch, its libraries and the C++ runtime say when there is no memory; each raises an error of its own.
+# What PyTorch, its libraries and the C++ runtime say when there is no memory; each raises an error
+# of its own.
 _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "not enough memory",
           "could not create a memory object", "failed to allocate", "bad allocation")  # fmt: skip
 

@@ -19,8 +19,8 @@ OPTIMIZERS = ("none", "adamw")
 DIRECTIONS = {"none": "forward + backward", "adamw": "forward + backward + optimiser"}
 HEAD_DIM = 64
 
-# The budgets make standard attention run out of memory within the grid. `full` is the study's grid on an L4, whose 24 GB
-# leave 22 GiB for a program.
+# The budgets make standard attention run out of memory within the grid. `full` is the study's grid
+# on an L4, whose 24 GB leave 22 GiB for a program.
 SIZES = {
     "quick": {"seq": "256..1024", "width": "128", "depth": "2", "memory_budget": "64MiB"},
     "default": {"seq": "512..4096", "width": "128,256", "depth": "2,4", "memory_budget": "1GiB"},

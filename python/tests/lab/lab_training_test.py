@@ -89,7 +89,7 @@ def test_the_report_reads_what_the_rows_say(measured, tmp_path):
     said = page_of(write_rows(tmp_path / "as measured", rows))
     assert saved in said, said
     assert "standard runs out of memory at N = 1024" in said
-    assert "flash is at 8.0× the N of standard" in said, "the frontier"
+    assert "flash fits sequences 8.0 times as long as standard" in said, "the frontier"
     for row in rows:
         if row["time_saved_percent"] is not None:
             row["time_saved_percent"], row["status"] = 66.6, "ok"
@@ -97,7 +97,7 @@ def test_the_report_reads_what_the_rows_say(measured, tmp_path):
             row |= {"status": "ok", "reason": None, "median_ms": 5.0, "peak_bytes": 2**25}
     said = page_of(write_rows(tmp_path / "changed", rows))
     assert "training saves 66.6 % of the time" in said and "runs out of memory" not in said
-    assert "flash is at the same N as standard" in said
+    assert "flash fits sequences as long as standard" in said
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------
