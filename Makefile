@@ -15,7 +15,7 @@ PYTHON ?= python3 # with a PyTorch for GPUs, for peers-gpu
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test wheel test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean peers-cpu peers-gpu
+.PHONY: help setup run build test wheel test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean fuzz peers-cpu peers-gpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
@@ -95,14 +95,27 @@ tsan: ## the tests with threads under ThreadSanitizer
 	@tools/setup test
 	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests tsan
 
+# libFuzzer keeps its corpus in build/fuzz/corpus; an input that breaks a promise is written to build/fuzz.
+FUZZ_SECONDS ?= 3600
+fuzz: ## the C interface under libFuzzer, with sanitizers; FUZZ_SECONDS=3600; needs Clang
+	@tools/setup test
+	@clang="$$(compgen -c clang++- | grep -E '^clang\+\+-[0-9]+$$' | sort -u -t- -k2,2n | tail -n1)"; \
+	  cmake --preset fuzz -DTESSERA_TESTS=ON -DCMAKE_CXX_COMPILER="$${clang:-clang++}" \
+	    -DCMAKE_C_COMPILER="$$(sed 's/++//' <<<"$${clang:-clang++}")" >/dev/null
+	@cmake --build --preset fuzz -j $(BUILD_JOBS)
+	@mkdir -p build/fuzz/corpus
+	@build/fuzz/tests/capi_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -len_control=0 -timeout=60 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/corpus
+
 format: ## put all C, C++ and CUDA sources into the project's format
 	@tools/setup test
 	@tools/format
 
-lint: ## check the format, the layers, the links of the documents and the rules of .clang-tidy
+lint: ## check the format, the layers, the shape of the code, the documents' links and the rules of .clang-tidy
 	@tools/setup lint
 	@tools/format --check
 	@tools/check-layers
+	@tools/check-shape
 	@tools/check-links
 	@cmake --preset release -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null # GCC's are not Clang's
 	@tools/tidy build/lint $(BUILD_JOBS)

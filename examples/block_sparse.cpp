@@ -15,14 +15,14 @@ int main() {
   std::printf("kept: %lld of %lld blocks\n", static_cast<long long>(blocks.kept()),
               static_cast<long long>(blocks.q_blocks() * blocks.k_blocks()));
 
-  // Masks combine: a query sees a key when every part lets it through.
+  // Masks combine: a key is visible when every part keeps it visible.
   const tessera::Attention dense{.mask = tessera::causal()};
   const tessera::Attention sparse{.mask = tessera::causal() & tessera::block_sparse(blocks)};
   const tessera::Shapes shapes{.q_length = length, .k_length = length};
   const double share = tessera::plan(sparse, shapes).flops / tessera::plan(dense, shapes).flops;
   std::printf("work: %.0f %% of dense causal attention\n", 100 * share);
 
-  // With equal values every output is that value, however few keys a row sees.
+  // With equal values every output is that value, however few keys are visible.
   const tessera::Extents shape{1, length, 1, 64};
   const std::vector<float> q(length * 64, 0.5F), k(length * 64, 0.25F), v(length * 64, 3.0F);
   std::vector<float> out(length * 64);

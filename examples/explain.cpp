@@ -1,4 +1,4 @@
-// Asking before running: which kernel would serve a problem, what it costs, and why not another one.
+// A plan before a call: which kernel would run, what it costs, and why no other is chosen.
 #include <iostream>
 
 #include "tessera/tessera.h"
@@ -11,14 +11,14 @@ int main() {
     std::cout << tessera::plan(attention, shapes, tessera::Device::cpu(), direction) << "\n";
   }
 
-  // A plan is plain data; its workspace can be lent to the call instead of being allocated by it.
+  // A plan is plain data: the caller can allocate the workspace and lend it to the call.
   std::cout << "forward takes " << tessera::plan(attention, shapes).workspace_bytes
             << " bytes of workspace\n";
 
-  try {  // What cannot be served says what each kernel lacks.
+  try {  // An unsupported call says what each kernel requires.
     (void)tessera::plan({.algorithm = tessera::Algorithm::flash3}, shapes);
   } catch (const tessera::Error& error) {
-    std::cout << tessera::name(error.code()) << ": " << error.what() << "\n";
+    std::cout << error.code() << ": " << error.what() << "\n";
     return error.code() == tessera::ErrorCode::unsupported ? 0 : 1;
   }
   return 1;

@@ -13,7 +13,7 @@ int main(void) {
   tsr_tensor to = tsr_tensor_contiguous(out, TSR_FP32, 1, 4, 1, 2);
 
   tsr_attention attention = TSR_ATTENTION_INIT;
-  attention.right = 0;  // no key after the query: causal
+  attention.right = 0;  // causal: no key after the query
   tsr_forward_tensors tensors = TSR_FORWARD_TENSORS_INIT;
   tensors.q = &tq, tensors.k = &tk, tensors.v = &tv, tensors.out = &to;
   if (tsr_forward(&attention, &tensors, NULL) != TSR_OK) return puts(tsr_last_error()), 1;

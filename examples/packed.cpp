@@ -25,7 +25,7 @@ int main() {
   const std::vector<float> v = wave(kTokens * kKeyValueHeads * kDim, 0.9F);
   std::vector<float> packed(q.size()), alone(q.size());
 
-  // All sequences in one call: the tensors have a batch of 1 and all tokens one after the other.
+  // All sequences in one call: the tensors have a batch of 1 and hold all tokens in order.
   const tessera::Lengths lengths{.q = kOffsets, .k = kOffsets, .count = 3};
   tessera::forward({.mask = tessera::causal() & tessera::packed(lengths)},
                    {.q = tessera::tensor(q.data(), {1, kTokens, kHeads, kDim}),

@@ -37,12 +37,12 @@ int main() {
 
   double loss = 0, first_loss = 0;
   for (int step = 0; step < 3; ++step) {
-    // The offset counts the steps: each drops other elements, backward the same ones as its forward.
+    // The offset counts the steps: each step drops other elements; backward drops those of its forward.
     const tessera::Attention attention{
         .mask = tessera::causal(),
         .dropout = {.probability = 0.1, .seed = 42, .offset = static_cast<std::uint64_t>(step)}};
 
-    // Backward needs what forward wrote: the output and the log-sum-exp of each row.
+    // Backward needs the output of forward and the log-sum-exp of each row.
     tessera::forward(attention,
                      {.q = view(q), .k = view(k), .v = view(v), .out = view(out), .lse = lse_view});
     loss = squared_distance(out, target);

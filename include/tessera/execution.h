@@ -1,5 +1,5 @@
 /// \file
-/// Execution: where a call runs and what it may use.
+/// Execution: where a call runs and which resources it uses.
 #pragma once
 
 #include <cstddef>
@@ -10,59 +10,65 @@ namespace tessera {
 
 /// Runs the parallel parts of CPU kernels on the caller's own threads.
 ///
-/// What `concurrency` and `run` throw leaves the call unchanged, but for std::bad_alloc and std::length_error, which
-/// become Error (out_of_memory). Nothing is leaked and the library stays usable; outputs may be partly written.
+/// An exception that `concurrency` or `run` throws leaves the call unchanged, except std::bad_alloc
+/// and std::length_error, which become Error (out_of_memory). Nothing is leaked and the library
+/// stays usable; outputs may be partly written.
 class TESSERA_API Executor {
  public:
   virtual ~Executor();
 
-  /// How many workers are worth starting; at least 1.
+  /// Returns how many workers are worth starting: from 1 to 4096.
   [[nodiscard]] virtual int concurrency() const = 0;
 
-  /// Calls body(context, w) once for every w in [0, workers), on any threads, in any order, together or one
-  /// after the other, and returns when all have returned. The body does not throw. When `run` throws, no body
-  /// may be running, nor run later.
+  /// Calls body(context, w) once for every w in [0, workers) and returns when all calls have
+  /// returned. The calls may run on any threads, in any order, concurrently or not. The body does
+  /// not throw. When `run` throws, no body may still be running or run later.
   virtual void run(int workers, void (*body)(void* context, int worker), void* context) = 0;
 };
 
-/// Supplies workspace. Must be safe from several threads when calls come from several threads.
+/// Supplies workspace. It must be thread-safe when several threads make calls.
 ///
-/// What `allocate` throws leaves the call as it does from an Executor, with the outputs untouched.
+/// An exception that `allocate` throws leaves the call as one of an Executor does; outputs are
+/// untouched.
 class TESSERA_API Allocator {
  public:
   virtual ~Allocator();
 
-  /// `bytes` > 0 of memory of the device the call runs on, aligned to `alignment` (a power of two), or null
-  /// when there is none. `stream` is the call's stream (null on the CPU).
+  /// Returns `bytes` (> 0) of device memory aligned to `alignment` (a power of two), or null when
+  /// out of memory. `stream` is the call's stream (null on the CPU).
   virtual void* allocate(std::size_t bytes, std::size_t alignment, void* stream) = 0;
 
-  /// Takes back what `allocate` gave, with the same sizes. Should not throw: that leaves the call although its
-  /// outputs are complete, unless the call fails for another reason, which then counts.
+  /// Frees memory that `allocate` returned; the sizes are the same. It should not throw: such an
+  /// exception leaves the call although its outputs are complete. When the call has already failed,
+  /// the first error counts and this one is dropped.
   virtual void deallocate(void* data, std::size_t bytes, std::size_t alignment, void* stream) = 0;
 };
 
-/// Memory the caller lends for the time of a call, in the memory of its device. The call may write all of it: nothing
-/// else that the call uses may lie there (Error invalid_argument).
+/// Memory of the call's device that the caller lends for the time of one call. The call may
+/// overwrite all of it. It must not overlap any other memory that the call uses (Error
+/// invalid_argument).
 struct Workspace {
   void* data = nullptr;   ///< Aligned to 256 bytes.
   std::size_t bytes = 0;  ///< At least Plan::workspace_bytes.
 };
 
-/// Where and with what a call runs. The default: all cores, a pool of the library's own, default memory.
-/// A result never depends on anything in here.
+/// Where a call runs and which resources it uses. Default: all cores, the library's thread pool and
+/// allocator. No field changes a result.
 ///
-/// The pool's threads are named tessera-1, tessera-2 ... and leave the process's signals to its other threads.
-/// They end when the process exits or the library is unloaded (tessera::static in a plugin); calls from destructors
-/// that run later use their own thread alone. A forked child starts threads of its own.
+/// **The thread pool.** Its threads are named tessera-1, tessera-2 ... and leave signals to the
+/// process's other threads. They end when the process exits or the library is unloaded
+/// (tessera::static in a plugin). Calls from destructors that run later use only their own thread.
+/// A forked child starts its own threads.
 struct Execution {
-  /// CPU threads. 0: as many as the executor has. The library's pool has one for every CPU that the process may use by
-  /// its affinity and its cgroups' quota. It asks once, in the first call; where that changes later, set the number here.
+  /// CPU threads; 0: as many as the executor has, at most 4096. The library's pool has one thread
+  /// for every CPU that the process may use by its affinity and the quota of its cgroups. It reads
+  /// both once, in the first call; when they change later, set the number here.
   int threads = 0;
   Executor* executor = nullptr;  ///< The caller's threads; null: the library's pool.
   void* stream = nullptr;        ///< The cudaStream_t to launch on (CUDA only).
-  Workspace workspace{};         ///< Workspace the caller lends; empty: taken from the allocator.
-  Allocator* allocator =
-      nullptr;  ///< Where workspace comes from; null: the system, or a stream-ordered pool of the GPU.
+  Workspace workspace{};         ///< Workspace that the caller lends; empty: use the allocator.
+  /// Supplies workspace; null: host memory, or a stream-ordered pool of the GPU.
+  Allocator* allocator = nullptr;
 };
 
 }  // namespace tessera

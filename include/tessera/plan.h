@@ -1,5 +1,6 @@
 /// \file
-/// Plan: what would run for given shapes, as data; and what this build of the library has.
+/// Plan: the kernel that a call would run and its cost, as data; and what this build and machine
+/// offer.
 #pragma once
 
 #include <cstddef>
@@ -13,91 +14,97 @@
 
 namespace tessera {
 
-/// The sizes of a problem, when there are no tensors yet. Each is at most 2^32. Tensors are taken as contiguous.
+/// The sizes of a problem, before its tensors exist. Each is at most 2^32. The tensors count as
+/// contiguous.
 struct Shapes {
-  std::int64_t batch = 1;     ///< Batch entries, or packed sequences if the mask has lengths.
+  std::int64_t batch = 1;     ///< Batch entries; packed sequences if the mask has lengths.
   std::int64_t q_length = 0;  ///< Queries (of the longest sequence).
   std::int64_t k_length = 0;  ///< Keys (of the longest sequence).
   std::int64_t q_heads = 1;   ///< Query heads.
-  std::int64_t kv_heads = 0;  ///< Key/value heads; 0: as many as query heads.
+  std::int64_t kv_heads = 0;  ///< Key/value heads; 0: equal to `q_heads`.
   std::int64_t qk_dim = 64;   ///< head_dim of q and k.
-  std::int64_t v_dim = 0;     ///< head_dim of v; 0: as qk_dim.
+  std::int64_t v_dim = 0;     ///< head_dim of v; 0: equal to `qk_dim`.
   DType dtype = DType::fp32;  ///< Type of the elements.
   bool lse = true;            ///< Whether forward writes the LSE.
-  bool bias = false;          ///< Whether there is a bias (shared by batch and heads, q_length x k_length).
+  bool bias = false;  ///< Whether the call has a bias, q_length x k_length, shared by batch and heads.
 };
 
-/// A kernel that was not chosen, and why.
+/// A kernel that was not chosen, with the reason.
 struct Rejection {
   std::string kernel;  ///< Its name.
-  std::string reason;  ///< What it lacks, or which kernel comes before it.
+  std::string reason;  ///< What it requires, or which kernel is preferred.
 };
 
-/// What would run, and what it costs. A plain value; `to_string` prints it.
+/// The kernel that a call would run, and its cost. A plain value; `to_string` and `<<` print it.
 struct Plan {
-  std::string kernel;                          ///< Name of the kernel, as TESSERA_KERNEL takes it.
-  Algorithm algorithm = Algorithm::automatic;  ///< What it implements.
+  std::string kernel;                          ///< Name of the kernel, as TESSERA_KERNEL expects it.
+  Algorithm algorithm = Algorithm::automatic;  ///< The algorithm that it implements.
   Direction direction = Direction::forward;    ///< Forward or backward.
-  Device device{};                             ///< Where it runs.
-  int threads = 0;                             ///< CPU threads it would use.
+  Device device{};                             ///< The device that runs it.
+  int threads = 0;                             ///< CPU threads that it would use.
   std::int64_t block_q = 0;                    ///< Queries per tile.
   std::int64_t block_k = 0;                    ///< Keys per tile.
   std::size_t shared_memory_bytes = 0;         ///< Shared memory per thread block (GPU).
-  std::size_t workspace_bytes = 0;             ///< Memory the call takes besides its tensors.
+  std::size_t workspace_bytes = 0;             ///< Temporary memory of the call.
   std::string details;                         ///< Further facts about the kernel, one per line.
-  double flops = 0;                            ///< Floating-point operations, FlashAttention's convention.
-  double visible_pairs = 0;                    ///< (query, key) pairs that the mask lets through.
-  double minimum_bytes = 0;                    ///< Every tensor once: no algorithm moves less.
+  double flops = 0;                            ///< Floating-point operations, by FlashAttention's convention.
+  double visible_pairs = 0;                    ///< (query, key) pairs that the mask leaves visible.
+  double minimum_bytes = 0;                    ///< Size of all tensors: no algorithm moves less.
   double traffic_bytes = 0;                    ///< Predicted memory traffic of this kernel.
   double standard_traffic_bytes = 0;           ///< Predicted memory traffic of `standard`.
-  double standard_workspace_bytes = 0;         ///< Memory that `standard` would take besides the tensors.
-  std::vector<Rejection> rejected;             ///< Every other kernel for this direction, with the reason.
+  double standard_workspace_bytes = 0;         ///< Temporary memory of `standard`.
+  std::vector<Rejection> rejected;             ///< The other kernels for this direction, with reasons.
 };
 
-/// The decision that `forward` or `backward` would take for contiguous tensors of these shapes.
-/// A mask with lengths needs `max_q` and `max_k` (its pointers may be null here).
-/// Throws Error (invalid_argument) for impossible shapes, and unsupported when no kernel serves them.
-TESSERA_API Plan plan(const Attention& attention, const Shapes& shapes, Device device = Device::cpu(),
-                      Direction direction = Direction::forward, const Execution& execution = {});
+/// Returns the plan that `forward` or `backward` would follow for contiguous tensors of these
+/// shapes. It runs nothing. A mask with lengths requires `max_q` and `max_k`; its pointers may be
+/// null here. Throws Error: invalid_argument for impossible arguments, unsupported when no kernel
+/// supports them.
+[[nodiscard]] TESSERA_API Plan plan(const Attention& attention, const Shapes& shapes,
+                                    Device device = Device::cpu(), Direction direction = Direction::forward,
+                                    const Execution& execution = {});
 
-/// The decision that `forward` takes for these tensors. Data pointers may be null: nothing is touched.
-TESSERA_API Plan plan(const Attention& attention, const ForwardTensors& tensors,
-                      const Execution& execution = {});
+/// Returns the plan that `forward` follows for these tensors. It reads no data, so pointers may be
+/// null. Throws as above.
+[[nodiscard]] TESSERA_API Plan plan(const Attention& attention, const ForwardTensors& tensors,
+                                    const Execution& execution = {});
 
-/// The decision that `backward` takes for these tensors. Data pointers may be null: nothing is touched.
-TESSERA_API Plan plan(const Attention& attention, const BackwardTensors& tensors,
-                      const Execution& execution = {});
+/// Returns the plan that `backward` follows for these tensors. It reads no data, so pointers may be
+/// null. Throws as above.
+[[nodiscard]] TESSERA_API Plan plan(const Attention& attention, const BackwardTensors& tensors,
+                                    const Execution& execution = {});
 
-/// The plan as text, one fact per line.
-TESSERA_API std::string to_string(const Plan& plan);
+/// Returns the plan as text, one fact per line.
+[[nodiscard]] TESSERA_API std::string to_string(const Plan& plan);
 
 /// Writes the plan as text.
 TESSERA_API std::ostream& operator<<(std::ostream& stream, const Plan& plan);
 
-/// A kernel in this build of the library.
+/// A kernel of this build.
 struct KernelInfo {
-  std::string name;                            ///< As TESSERA_KERNEL takes it.
-  Algorithm algorithm = Algorithm::automatic;  ///< What it implements.
+  std::string name;                            ///< As TESSERA_KERNEL expects it.
+  Algorithm algorithm = Algorithm::automatic;  ///< The algorithm that it implements.
   Direction direction = Direction::forward;    ///< Forward or backward.
-  DeviceType device = DeviceType::cpu;         ///< Where it runs.
-  std::vector<std::string> features;           ///< What it supports, by name.
-  std::vector<std::string> missing;            ///< Features of the contract it does not support.
+  DeviceType device = DeviceType::cpu;         ///< The kind of device that runs it.
+  std::vector<std::string> features;           ///< The features that it supports, by name.
+  std::vector<std::string> missing;            ///< The features that it does not support.
 };
 
-/// Every kernel in this build, fastest first.
-TESSERA_API std::vector<KernelInfo> kernels();
+/// Returns all kernels of this build, in order of preference.
+[[nodiscard]] TESSERA_API std::vector<KernelInfo> kernels();
 
 /// A device of this machine.
 struct DeviceInfo {
-  Device device{};          ///< Which one.
-  std::string name;         ///< As the maker calls it.
+  Device device{};          ///< The device.
+  std::string name;         ///< The product name.
   std::string description;  ///< Cores and instruction sets, or compute capability and memory.
 };
 
-/// The devices of this machine that this build can use; the CPU comes first.
-TESSERA_API std::vector<DeviceInfo> devices();
+/// Returns the devices of this machine that this build can use; the CPU comes first.
+[[nodiscard]] TESSERA_API std::vector<DeviceInfo> devices();
 
-/// How the library was built (compiler, options) and, where a backend is missing, why; one fact per line.
-TESSERA_API std::string build_info();
+/// Returns how the library was built (compiler, options) and why a missing backend is missing, one
+/// fact per line.
+[[nodiscard]] TESSERA_API std::string build_info();
 
 }  // namespace tessera

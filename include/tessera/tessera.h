@@ -1,10 +1,17 @@
 /// \file
-/// Tessera: exact attention, forward and backward, on CPUs and NVIDIA GPUs. This header includes all of it.
+/// Tessera: exact attention, forward and backward, on CPUs and NVIDIA GPUs. This header includes
+/// the whole C++ interface, except tessera/format.h (`std::format`).
 ///
-/// **Environment.** The library reads its variables once a process, in the first call: a later change has no effect, and
-/// calls are safe beside setenv. TESSERA_KERNEL forces a kernel by name, TESSERA_TARGET the instruction set of CPU
-/// kernels, TESSERA_BLOCK_K the keys per step of cpu.flash2; TESSERA_LAZY_MAXIMUM switches off the speculative maximum
-/// of GPU kernels. A call that an invalid value concerns fails and names it.
+/// **Environment variables.** The library reads them once per process, in the first call. Later
+/// changes have no effect, so calls are safe beside setenv. A call that depends on an invalid value
+/// fails and names it.
+///
+/// | variable             | value                                                        |
+/// |----------------------|--------------------------------------------------------------|
+/// | TESSERA_KERNEL       | the name of the kernel to use, as in `cpu.flash2`            |
+/// | TESSERA_TARGET       | the instruction set of CPU kernels                           |
+/// | TESSERA_BLOCK_K      | the keys per step of cpu.flash2                              |
+/// | TESSERA_LAZY_MAXIMUM | switches off the speculative maximum of GPU kernels          |
 #pragma once
 
 #include "tessera/attention.h"  // IWYU pragma: export

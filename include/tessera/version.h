@@ -1,5 +1,5 @@
 /// \file
-/// The version of the library: the one place that states it. The build reads it from here.
+/// The version of the library, stated in one place: the build reads it from here.
 #pragma once
 
 /// The first number of the version: changes with incompatible interfaces.
@@ -9,14 +9,17 @@
 /// The third number: corrections only.
 #define TESSERA_VERSION_PATCH 0
 
+/// The version of this header as one number, for `#if`: 10203 is 1.2.3.
+#define TESSERA_VERSION (TESSERA_VERSION_MAJOR * 10000 + TESSERA_VERSION_MINOR * 100 + TESSERA_VERSION_PATCH)
+
 #ifdef __cplusplus
 
 #include "tessera/export.h"
 
 namespace tessera {
 
-/// The version of the library that is linked, as "major.minor.patch". Never null.
-TESSERA_API const char* version() noexcept;
+/// Returns the version of the linked library as "major.minor.patch". Never null.
+[[nodiscard]] TESSERA_API const char* version() noexcept;
 
 }  // namespace tessera
 

@@ -80,8 +80,4 @@ std::string to_string(const Problem& problem) {
   return text;
 }
 
-std::string to_string(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
-}
-
 }  // namespace tessera::lab

@@ -72,7 +72,5 @@ const std::vector<Property>& properties();
 // Shapes, type, mask and options on one line; without direction, device and threads.
 std::string to_string(const Problem& problem);
 
-// "cpu", "cuda:0".
-std::string to_string(Device device);
 
 }  // namespace tessera::lab

@@ -1,6 +1,7 @@
 #include "lab/problem/theory.h"
 
-#include "api/validate.h"
+#include "api/problem_of.h"
+#include "api/shapes.h"
 
 namespace tessera::lab {
 
@@ -10,9 +11,9 @@ core::Cost cost_of(const Operation& operation, Direction direction, Algorithm al
   const Shapes& shapes = operation.shapes();
   const core::Problem problem =
       direction == Direction::forward
-          ? api::make_problem(attention, api::forward_tensors(attention, shapes, Device::cpu()),
+          ? api::problem_of(attention, api::forward_tensors(attention, shapes, Device::cpu()),
                               api::Data::optional)
-          : api::make_problem(attention, api::backward_tensors(attention, shapes, Device::cpu()),
+          : api::problem_of(attention, api::backward_tensors(attention, shapes, Device::cpu()),
                               api::Data::optional);
   return core::cost(problem, algorithm, block_q, block_k, fast_memory_bytes);
 }

@@ -80,7 +80,7 @@ int thread_count(nb::handle value) {
   const std::int64_t count = integer("threads", value);
   constexpr int most = std::numeric_limits<int>::max();
   if (count > most) refuse_value("threads", value, "at most " + std::to_string(most));
-  // What is negative the library refuses, in its words.
+  // The library refuses negative numbers.
   return static_cast<int>(std::max<std::int64_t>(count, std::numeric_limits<int>::min()));
 }
 

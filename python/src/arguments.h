@@ -1,6 +1,6 @@
-// Numbers, words and switches that Python passes. Each function throws Error (invalid_argument), a ValueError in Python,
-// whose text names the argument, its value and what is allowed. Arrays are refused, also those of one element: the
-// description of a call is kept for later calls, an array may change, and its gradient would be lost.
+// Numbers, words and switches from Python. Each function throws Error (invalid_argument), a ValueError in Python, which
+// names the argument, its value and what is allowed. Arrays are refused, even of one element: options are cached for
+// later calls, but an array may change, and its gradient would be lost.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,7 +20,7 @@ std::string shown(nb::handle value);
 std::int64_t integer(const char* name, nb::handle value);
 // An integer from 0 to 2^64 - 1.
 std::uint64_t bits64(const char* name, nb::handle value);
-// A number, from anything with `__float__`. `none` says in words that the argument may also be None.
+// A number, from anything with `__float__`. `none` is the text for arguments that may also be None.
 double real(const char* name, nb::handle value, const char* none = "");
 // True or False.
 bool truth(const char* name, nb::handle value);

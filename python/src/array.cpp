@@ -12,7 +12,7 @@
 namespace tessera::python {
 namespace {
 
-// The exchange table of a type, or null. Looked up once per type; the types are kept alive, and are few.
+// The exchange table of a type, or null. Looked up once per type. The types are few and stay alive.
 const dlpack::Exchange* exchange_of(PyTypeObject* type) {
   static auto& known =
       *new std::vector<std::pair<PyTypeObject*, const dlpack::Exchange*>>;  // outlives Python
@@ -79,7 +79,7 @@ Array::Array(const char* name, nb::handle object, const Stream& stream) : name_(
   const bool traced = type.ends_with("Tracer");  // JAX's
   throw nb::type_error(
       (std::string(name) + " is of type " + type +
-       (traced ? "; inside jax.jit, grad and vmap arrays have no memory to work on: call tessera outside of "
+       (traced ? "; inside jax.jit, grad and vmap arrays have no memory; call tessera outside of "
                  "them, or through jax.pure_callback"
                : "; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, JAX)"))
           .c_str());
@@ -104,10 +104,11 @@ bool Array::by_buffer(nb::handle object) {
       if (bfloat && nb::hasattr(source, "view") && !number.is_none()) source = source.attr("view")("uint16");
     }
   }
-  if (!buffer_.take(source)) return false;  // __dlpack__ may still do, and has the better words if not
+  if (!buffer_.take(source))
+    return false;  // __dlpack__ may work, and has the better error text if it does not
   const Py_buffer& buffer = buffer_.view();
   std::optional<dlpack::Type> type = type_of_format(buffer.format, buffer.itemsize);
-  if (!type) {  // whoever asks for the type refuses it, by its name
+  if (!type) {  // the first use of the type refuses it by name
     other_type_ = nb::str(nb::getattr(object, "dtype", nb::str(buffer.format))).c_str();
     type = dlpack::Type{dlpack::kOpaque, 0, 1};
   }
@@ -153,7 +154,7 @@ bool Array::has_foreign_type(nb::handle object) {
 bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   nb::object source = nb::borrow(object);
   if (!nb::hasattr(source, "__dlpack__") || !nb::hasattr(source, "__dlpack_device__")) return false;
-  // PyTorch before 2.10: gradients are not the business of a borrowed view.
+  // PyTorch before 2.10: __dlpack__ fails for tensors that require a gradient.
   if (nb::object needs = nb::getattr(source, "requires_grad", nb::none());
       !needs.is_none() && nb::cast<bool>(needs)) {
     source = source.attr("detach")();
@@ -161,7 +162,7 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   nb::dict arguments;
   const int device = nb::cast<int>(nb::object(source.attr("__dlpack_device__")()[0]));
   if (device == dlpack::kCuda || device == dlpack::kCudaManaged) {
-    // The caller's own stream: nothing to wait for (-1). Otherwise the legacy default stream (1), and their library waits.
+    // -1: the caller passed a stream, nobody waits. 1: their library waits for the legacy default stream.
     arguments["stream"] = stream.asked ? -1 : 1;
   }
   arguments["max_version"] = nb::make_tuple(1, 1);
@@ -169,11 +170,11 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
     capsule_ = source.attr("__dlpack__")(**arguments);
   } catch (nb::python_error& error) {
     if (error.matches(PyExc_BufferError) && has_foreign_type(source)) return true;
-    if (!error.matches(PyExc_TypeError)) throw;  // a library that does not know versions yet
+    if (!error.matches(PyExc_TypeError)) throw;  // a library without versions
     nb::del(arguments["max_version"]);
     capsule_ = source.attr("__dlpack__")(**arguments);
   }
-  // The capsule keeps its name: its own destructor gives the tensor back.
+  // The capsule keeps its name: its own destructor frees the tensor.
   if (PyCapsule_IsValid(capsule_.ptr(), "dltensor_versioned") != 0) {
     const auto* managed =
         static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor_versioned"));
@@ -207,7 +208,7 @@ Tensor Array::tensor(TensorRole role, Layout layout) const {
   Tensor result;
   try {
     result = from_dlpack(&view_, role);
-  } catch (const Error& error) {  // the same words, with the name of the argument and in its order
+  } catch (const Error& error) {  // the same text, with the name and the layout of the argument
     std::string text = error.what();
     auto replace = [&](std::string_view what, std::string_view by) {
       for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) {
@@ -236,7 +237,7 @@ void Array::check_flat(dlpack::Type type, std::optional<dlpack::Type> also) cons
   }
   if (view_.strides != nullptr && view_.shape[0] > 1 && view_.strides[0] != 1) {
     refuse(std::string(name_) + ".strides[0] is " + std::to_string(view_.strides[0]) +
-           "; it must be 1 (no gaps)");
+           "; it must be 1 (contiguous)");
   }
 }
 

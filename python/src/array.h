@@ -21,13 +21,13 @@ namespace nb = nanobind;
 // The order of the dimensions of q, k, v, out and their gradients.
 enum class Layout { sequence_first, heads_first };
 
-// Which stream a call runs on, and what the libraries whose arrays it takes are told about it.
+// The stream of a call, and what it passes to the libraries of its arrays.
 struct Stream {
   std::optional<std::uintptr_t>
-      asked{};  // what the caller passed: work on its arrays is ordered on it already
+      asked{};  // what the caller passed; work on its arrays is already ordered on it
 };
 
-// What Python's buffer protocol lends; given back also when the constructor of its owner throws.
+// Memory borrowed by Python's buffer protocol. Released also when the constructor of its owner throws.
 class Buffer {
  public:
   Buffer() = default;
@@ -37,7 +37,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // Whether the object lends its memory; no Python exception is left behind when it does not.
+  // Whether the object lends its memory. Clears the Python exception when it does not.
   bool take(nb::handle object) {
     Py_buffer view;
     if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
@@ -57,7 +57,7 @@ class Buffer {
 // exchange table (PyTorch from 2.10 on), the buffer protocol (NumPy, JAX on the CPU), `__dlpack__`.
 class Array {
  public:
-  // Throws TypeError when `object` is no array, and what its library raises when it cannot hand it out.
+  // Throws TypeError when `object` is not an array, and passes on what its library raises.
   Array(const char* name, nb::handle object, const Stream& stream);
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
@@ -74,9 +74,9 @@ class Array {
   [[nodiscard]] std::string dtype_name() const;
   // The first element.
   [[nodiscard]] void* data() const noexcept { return static_cast<char*>(view_.data) + view_.byte_offset; }
-  // The stream that the array's library works on, where it can be asked.
+  // The current stream of the array's library; empty when it cannot be asked.
   [[nodiscard]] std::optional<std::uintptr_t> current_stream() const;
-  // The functions of the array's library, among them its allocator; null: it offers none.
+  // The functions of the array's library, when they include an allocator; else null.
   [[nodiscard]] const dlpack::Exchange* lender() const noexcept {
     return exchange_ != nullptr && exchange_->allocate != nullptr ? exchange_ : nullptr;
   }
@@ -84,7 +84,7 @@ class Array {
   // The array as a tensor of the library. Throws Error (invalid_argument) naming the argument.
   [[nodiscard]] tessera::Tensor tensor(TensorRole role, Layout layout = Layout::sequence_first) const;
 
-  // A one-dimensional array without gaps, of `T`, or of another type of the same size where `also` says so.
+  // A contiguous one-dimensional array of `T`, or of another type of the same size, `also`.
   template <typename T>
   [[nodiscard]] std::span<const T> flat(dlpack::Type type, std::optional<dlpack::Type> also = {}) const {
     check_flat(type, also);
@@ -95,7 +95,7 @@ class Array {
   bool by_exchange(nb::handle object);
   bool by_buffer(nb::handle object);
   bool by_dlpack(nb::handle object, const Stream& stream);
-  // Whether it is an array of a type that its library cannot hand out; then every use refuses it, by the name of the type.
+  // Whether the array has a type that its library cannot export. Every use then fails and names the type.
   bool has_foreign_type(nb::handle object);
   void check_flat(dlpack::Type type, std::optional<dlpack::Type> also) const;
 

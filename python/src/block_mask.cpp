@@ -33,7 +33,7 @@ struct Flags {
 Flags flags_of(const char* name, nb::handle object) {
   const Array array(name, object, {});
   const dlpack::Tensor& view = array.view();
-  if (array.on_gpu()) refuse(std::string(name) + " lies on a GPU; it must be in host memory");
+  if (array.on_gpu()) refuse(std::string(name) + " is on a GPU; it must be in host memory");
   if (view.dtype.bits != 8 || view.dtype.lanes != 1) {
     refuse(std::string(name) + ".dtype is " + array.dtype_name() + "; it must be bool or uint8");
   }
@@ -63,17 +63,17 @@ Flags flags_of(const char* name, nb::handle object) {
 BlockMask from_blocks(nb::handle kept, nb::handle q_length, nb::handle k_length, nb::handle block_q,
                       nb::handle block_k) {
   const Flags flags = flags_of("kept", kept);
-  // A length that is not given is that of whole blocks.
+  // An omitted length is that of whole blocks.
   auto length_of = [](const char* name, nb::handle given, std::int64_t blocks, std::int64_t block) {
     if (!given.is_none()) return integer(name, given);
     if (block < 1 || blocks <= std::numeric_limits<std::int64_t>::max() / block) return blocks * block;
-    refuse(std::string(name) + " is not given, and " + std::to_string(blocks) + " blocks of " +
+    refuse(std::string(name) + " is omitted, and " + std::to_string(blocks) + " blocks of " +
            std::to_string(block) + " make more than 2^63 - 1");
   };
   auto check = [](const char* name, std::int64_t length, std::int64_t block, std::int64_t blocks) {
     if (block >= 1 && length >= 1 && (length - 1) / block + 1 != blocks) {
       refuse(std::string(name) + " is " + std::to_string(length) + "; with blocks of " +
-             std::to_string(block) + " it must make " + std::to_string(blocks) + " blocks, as kept has");
+             std::to_string(block) + " it must have " + std::to_string(blocks) + " blocks, as kept has");
     }
   };
   const std::int64_t q_size = integer("block_q", block_q), k_size = integer("block_k", block_k);
@@ -144,7 +144,7 @@ std::string description(const BlockMask& mask) {
          std::to_string(mask.q_blocks() * mask.k_blocks() * layout.heads) + " kept>";
 }
 
-// Whatever it stands for: an argument of a preset.
+// One argument of a preset, for each of its parameters.
 template <typename>
 using Handle = nb::handle;
 
@@ -167,7 +167,7 @@ void preset(nb::class_<BlockMask>& type, const char* name, BlockMask (*make)(con
 
 void add_block_mask(nb::module_& module) {
   nb::class_<BlockMask> type(module, "BlockMask",
-                             "For each block of queries, the blocks of keys that are kept. Immutable.");
+                             "For each block of queries, the blocks of keys that the mask keeps. Immutable.");
   type.def_static(
       "from_csr",
       [](nb::handle q_length, nb::handle k_length, nb::handle row_offsets, nb::handle columns,
@@ -186,8 +186,8 @@ void add_block_mask(nb::module_& module) {
   type.def_static("from_dense", &from_dense, "visible"_a.none(), nb::kw_only(), "block_q"_a.none() = 128,
                   "block_k"_a.none() = 128,
                   "From one flag per element, an array ([heads,] queries, keys) in which blocks are whole.");
-  preset(type, "local", &BlockMask::local, "Blocks at most `radius` blocks away from the diagonal block.",
-         "radius"_a.none());
+  preset(type, "local", &BlockMask::local,
+         "Keeps the blocks at most `radius` blocks away from the diagonal block.", "radius"_a.none());
   preset(type, "strided", &BlockMask::strided,
          "Sparse Transformer: fewer than `stride` blocks from the diagonal block, or a multiple of it.",
          "stride"_a.none());
@@ -200,7 +200,7 @@ void add_block_mask(nb::module_& module) {
       "BigBird: local, the first `global_blocks` rows and columns, and `random_blocks` further ones per row.",
       "radius"_a.none(), "global_blocks"_a.none(), "random_blocks"_a.none(), "seed"_a.none() = 0);
   preset(type, "butterfly", &BlockMask::butterfly,
-         "The diagonal block, and the blocks whose index differs from its index in exactly one bit.");
+         "Keeps the diagonal block and the blocks whose index differs from its index in one bit.");
   preset(type, "random", &BlockMask::random,
          "A share `density` in (0, 1] of all blocks, spread evenly over the rows.", "density"_a.none(),
          "seed"_a.none() = 0);
@@ -232,7 +232,7 @@ void add_block_mask(nb::module_& module) {
       .def(
           "prepare", [](const BlockMask& m, int gpu) { m.prepare(Device::cuda(gpu)); }, "gpu"_a = 0,
           nb::call_guard<nb::gil_scoped_release>(),
-          "Copies the mask to a GPU now; otherwise its first call does.")
+          "Copies the mask to a GPU now; otherwise the first call there does.")
       .def("__repr__", &description)
       .def(
           "__eq__",

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "arguments.h"
 #include "array.h"
@@ -23,15 +24,15 @@ Layout layout_of(int layout) {
   return layout == 0 ? Layout::sequence_first : Layout::heads_first;
 }
 
-// Whether a call is over sooner than other threads could be woken: then it stays in its own. No result depends on it.
-bool small(const Tensor& q, const Tensor& k) {
+// Whether a call ends sooner than other threads wake up. Such a call uses only its own thread; no result depends on it.
+bool too_small_for_threads(const Tensor& q, const Tensor& k) {
   const double pairs =
       static_cast<double>(q.shape[0] * q.shape[2]) * static_cast<double>(q.shape[1] * k.shape[1]);
   return pairs * static_cast<double>(4 * q.shape[3]) < 1e6;
 }
 
-// What besides the tensors a call is given.
-struct Side {
+// The arguments of a call besides options and tensors: keywords, in this order.
+struct CallOptions {
   nb::handle alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads;
   bool workspace_from_q;
 };
@@ -41,35 +42,35 @@ std::optional<std::uintptr_t> stream_of(nb::handle stream) {
   return bits64("stream", stream);
 }
 
-// One call in the making: borrows every array until it ends.
+// One call: borrows every array until it ends.
 class Call {
  public:
-  Call(const Options& options, const Side& side, int layout)
-      : side_(side),
+  Call(const Options& options, const CallOptions& call, int layout)
+      : call_(call),
         layout_(layout_of(layout)),
-        stream_{stream_of(side.stream)},
+        stream_{stream_of(call.stream)},
         attention_(options.attention) {}
 
   Tensor tokens(const char* name, nb::handle array) { return take(name, array, TensorRole::tokens); }
   Tensor lse(const char* name, nb::handle array) { return take(name, array, TensorRole::lse); }
   Tensor bias(const char* name, nb::handle array) { return take(name, array, TensorRole::bias); }
 
-  // The rest of the description, once q is there.
+  // Runs the call. The other arguments follow from q, which must be the first array taken.
   template <typename Tensors>
   void run(void (*function)(const Attention&, const Tensors&, const Execution&), const Tensors& tensors) {
     take_lengths();
     take_alibi(tensors.q);
     take_dropout();
-    Execution execution{.threads = thread_count(side_.threads)};
-    if (execution.threads == 0 && small(tensors.q, tensors.k)) execution.threads = 1;
+    Execution execution{.threads = thread_count(call_.threads)};
+    if (execution.threads == 0 && too_small_for_threads(tensors.q, tensors.k)) execution.threads = 1;
     const Array& q = *arrays_.front();
-    const dlpack::Exchange* lender = side_.workspace_from_q ? q.lender() : nullptr;
+    const dlpack::Exchange* lender = call_.workspace_from_q ? q.lender() : nullptr;
     if (tensors.q.device.type == DeviceType::cuda) {
       const std::optional<std::uintptr_t> current =
           lender != nullptr || !stream_.asked ? q.current_stream() : std::nullopt;
       const std::uintptr_t stream = stream_.asked ? *stream_.asked : current.value_or(0);
       execution.stream = reinterpret_cast<void*>(stream);
-      if (current != stream) lender = nullptr;  // it lends to its current stream only
+      if (current != stream) lender = nullptr;  // its allocator works on its current stream only
     }
     nb::gil_scoped_release unlocked;
     if (lender == nullptr) return function(attention_, tensors, execution);
@@ -88,12 +89,12 @@ class Call {
     return arrays_[count_++].emplace(name, array, stream_);
   }
 
-  // An array that is not a tensor must lie beside q: the library gets a bare pointer.
-  const Array& borrow_beside_q(const char* name, nb::handle object) {
+  // An array that becomes a bare pointer must be on the device of q.
+  const Array& borrow_becall_q(const char* name, nb::handle object) {
     const Array& array = borrow(name, object);
     const Device q = arrays_.front()->device();
     if (array.device() != q) {
-      refuse(std::string(name) + " lies on " + text_of(array.device()) + "; it must be on " + text_of(q) +
+      refuse(std::string(name) + " is on " + to_string(array.device()) + "; it must be on " + to_string(q) +
              ", as q");
     }
     return array;
@@ -105,13 +106,13 @@ class Call {
   }
 
   void take_lengths() {
-    if (side_.lengths_q.is_none() && side_.lengths_k.is_none()) return;
-    if (side_.lengths_q.is_none() || side_.lengths_k.is_none()) {
-      refuse("lengths_q and lengths_k must be given together");
+    if (call_.lengths_q.is_none() && call_.lengths_k.is_none()) return;
+    if (call_.lengths_q.is_none() || call_.lengths_k.is_none()) {
+      refuse("only one of lengths_q and lengths_k is given; pass both");
     }
     constexpr dlpack::Type int32{dlpack::kInt, 32, 1};
-    const auto q = borrow_beside_q("lengths_q", side_.lengths_q).flat<std::int32_t>(int32);
-    const auto k = borrow_beside_q("lengths_k", side_.lengths_k).flat<std::int32_t>(int32);
+    const auto q = borrow_becall_q("lengths_q", call_.lengths_q).flat<std::int32_t>(int32);
+    const auto k = borrow_becall_q("lengths_k", call_.lengths_k).flat<std::int32_t>(int32);
     if (q.empty() || q.size() != k.size()) {
       refuse("lengths_q has " + std::to_string(q.size()) + " entries and lengths_k " +
              std::to_string(k.size()) + "; both must have one more than there are sequences");
@@ -119,13 +120,13 @@ class Call {
     attention_.mask.lengths = {.q = q.data(),
                                .k = k.data(),
                                .count = static_cast<std::int64_t>(q.size()) - 1,
-                               .max_q = integer("max_q", side_.max_q),
-                               .max_k = integer("max_k", side_.max_k)};
+                               .max_q = integer("max_q", call_.max_q),
+                               .max_k = integer("max_k", call_.max_k)};
   }
 
   void take_alibi(const Tensor& q) {
-    if (side_.alibi.is_none()) return;
-    const Array& array = borrow_beside_q("alibi", side_.alibi);
+    if (call_.alibi.is_none()) return;
+    const Array& array = borrow_becall_q("alibi", call_.alibi);
     const dlpack::Tensor& view = array.view();
     if (view.dtype.code != dlpack::kFloat || view.dtype.bits != 32) {
       refuse("alibi.dtype is " + array.dtype_name() + "; it must be float32");
@@ -150,10 +151,10 @@ class Call {
   }
 
   void take_dropout() {
-    attention_.dropout.seed = bits64("seed", side_.seed);
-    attention_.dropout.offset = bits64("offset", side_.offset);
-    if (side_.dropout_state.is_none()) return;
-    const auto state = borrow_beside_q("dropout_state", side_.dropout_state)
+    attention_.dropout.seed = bits64("seed", call_.seed);
+    attention_.dropout.offset = bits64("offset", call_.offset);
+    if (call_.dropout_state.is_none()) return;
+    const auto state = borrow_becall_q("dropout_state", call_.dropout_state)
                            .flat<std::uint64_t>({dlpack::kUInt, 64, 1}, dlpack::Type{dlpack::kInt, 64, 1});
     if (state.size() != 2) {
       refuse("dropout_state has " + std::to_string(state.size()) +
@@ -162,7 +163,7 @@ class Call {
     attention_.dropout.state = state.data();
   }
 
-  Side side_;
+  CallOptions call_;
   Layout layout_;
   Stream stream_;
   Attention attention_;
@@ -170,70 +171,74 @@ class Call {
   std::size_t count_ = 0;
 };
 
+template <std::size_t>
+using Handle = nb::handle;
+
+// Defines a call: `body(call, tensors)` with the options, the tensors that `names` lists, and CallOptions as keywords.
+template <std::size_t... I, typename Body, typename... Names>
+void define(nb::module_& module, const char* function, std::index_sequence<I...>, Body body, const char* text,
+            const Names&... names) {
+  using namespace nb::literals;
+  static_assert(sizeof...(I) == sizeof...(Names));
+  module.def(
+      function,
+      [body](const Options& options, Handle<I>... tensors, nb::handle alibi, nb::handle lengths_q,
+             nb::handle lengths_k, nb::handle max_q, nb::handle max_k, nb::handle seed, nb::handle offset,
+             nb::handle dropout_state, int layout, nb::handle stream, nb::handle threads,
+             bool workspace_from_q) {
+        Call call(options,
+                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
+                   workspace_from_q},
+                  layout);
+        body(call, std::array{tensors...});
+      },
+      "options"_a, names..., nb::kw_only(), "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(),
+      "lengths_k"_a.none() = nb::none(), "max_q"_a.none() = 0, "max_k"_a.none() = 0, "seed"_a.none() = 0,
+      "offset"_a.none() = 0, "dropout_state"_a.none() = nb::none(), "layout"_a = 0,
+      "stream"_a.none() = nb::none(), "threads"_a.none() = 0, "workspace_from_q"_a = false, text);
+}
+
 }  // namespace
 
 void add_calls(nb::module_& module) {
   using namespace nb::literals;
-  module.def(
-      "forward",
-      [](const Options& options, nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle out,
-         nb::handle lse, nb::handle alibi, nb::handle lengths_q, nb::handle lengths_k, nb::handle max_q,
-         nb::handle max_k, nb::handle seed, nb::handle offset, nb::handle dropout_state, int layout,
-         nb::handle stream, nb::handle threads, bool workspace_from_q) {
-        Call call(options,
-                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
-                   workspace_from_q},
-                  layout);
-        const ForwardTensors tensors{.q = call.tokens("q", q),
-                                     .k = call.tokens("k", k),
-                                     .v = call.tokens("v", v),
-                                     .bias = call.bias("bias", bias),
-                                     .out = call.tokens("out", out),
-                                     .lse = call.lse("lse", lse)};
-        call.run<ForwardTensors>(&tessera::forward, tensors);
+  define(
+      module, "forward", std::make_index_sequence<6>(),
+      [](Call& call, const std::array<nb::handle, 6>& array) {
+        const auto& [q, k, v, bias, out, lse] = array;
+        call.run<ForwardTensors>(&tessera::forward, {.q = call.tokens("q", q),
+                                                     .k = call.tokens("k", k),
+                                                     .v = call.tokens("v", v),
+                                                     .bias = call.bias("bias", bias),
+                                                     .out = call.tokens("out", out),
+                                                     .lse = call.lse("lse", lse)});
       },
-      "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a.none(),
-      "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
-      "max_q"_a.none() = 0, "max_k"_a.none() = 0, "seed"_a.none() = 0, "offset"_a.none() = 0,
-      "dropout_state"_a.none() = nb::none(), "layout"_a = 0, "stream"_a.none() = nb::none(),
-      "threads"_a.none() = 0, "workspace_from_q"_a = false,
-      "Computes attention into out and, unless None, lse.");
-
-  module.def(
-      "backward",
-      [](const Options& options, nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle out,
-         nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_q, nb::handle grad_k,
-         nb::handle grad_v, nb::handle grad_bias, nb::handle alibi, nb::handle lengths_q,
-         nb::handle lengths_k, nb::handle max_q, nb::handle max_k, nb::handle seed, nb::handle offset,
-         nb::handle dropout_state, int layout, nb::handle stream, nb::handle threads, bool workspace_from_q) {
-        Call call(options,
-                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
-                   workspace_from_q},
-                  layout);
-        const BackwardTensors tensors{.q = call.tokens("q", q),
-                                      .k = call.tokens("k", k),
-                                      .v = call.tokens("v", v),
-                                      .bias = call.bias("bias", bias),
-                                      .out = call.tokens("out", out),
-                                      .lse = call.lse("lse", lse),
-                                      .grad_out = call.tokens("grad_out", grad_out),
-                                      .grad_lse = call.lse("grad_lse", grad_lse),
-                                      .grad_q = call.tokens("grad_q", grad_q),
-                                      .grad_k = call.tokens("grad_k", grad_k),
-                                      .grad_v = call.tokens("grad_v", grad_v),
-                                      .grad_bias = call.bias("grad_bias", grad_bias)};
-        call.run<BackwardTensors>(&tessera::backward, tensors);
+      "Computes attention into out and, unless None, lse.", "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a,
+      "lse"_a.none());
+  define(
+      module, "backward", std::make_index_sequence<12>(),
+      [](Call& call, const std::array<nb::handle, 12>& array) {
+        const auto& [q, k, v, bias, out, lse, grad_out, grad_lse, grad_q, grad_k, grad_v, grad_bias] = array;
+        call.run<BackwardTensors>(&tessera::backward, {.q = call.tokens("q", q),
+                                                       .k = call.tokens("k", k),
+                                                       .v = call.tokens("v", v),
+                                                       .bias = call.bias("bias", bias),
+                                                       .out = call.tokens("out", out),
+                                                       .lse = call.lse("lse", lse),
+                                                       .grad_out = call.tokens("grad_out", grad_out),
+                                                       .grad_lse = call.lse("grad_lse", grad_lse),
+                                                       .grad_q = call.tokens("grad_q", grad_q),
+                                                       .grad_k = call.tokens("grad_k", grad_k),
+                                                       .grad_v = call.tokens("grad_v", grad_v),
+                                                       .grad_bias = call.bias("grad_bias", grad_bias)});
       },
-      "options"_a, "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a, "grad_out"_a, "grad_lse"_a.none(),
-      "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(), "grad_bias"_a.none(),
-      "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(), "lengths_k"_a.none() = nb::none(),
-      "max_q"_a.none() = 0, "max_k"_a.none() = 0, "seed"_a.none() = 0, "offset"_a.none() = 0,
-      "dropout_state"_a.none() = nb::none(), "layout"_a = 0, "stream"_a.none() = nb::none(),
-      "threads"_a.none() = 0, "workspace_from_q"_a = false, "Computes the gradients that are not None.");
+      "Computes the gradients that are not None.", "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a,
+      "grad_out"_a, "grad_lse"_a.none(), "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(),
+      "grad_bias"_a.none());
 
   module.def(
       "current_stream", [](nb::handle array) { return Array("array", array, {}).current_stream(); },
-      "array"_a, "The stream on which the library of a GPU array is working, where it can be asked.");
+      "array"_a, "The current stream of the library that owns a GPU array; None when it cannot be asked.");
 }
 
 }  // namespace tessera::python

@@ -1,4 +1,4 @@
-// Options: everything of a call but the data, and the names of the library's enumerations.
+// Options: the description of a call without its data, and the library's enumerations by name.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,16 +13,15 @@ namespace nb = nanobind;
 
 // What Python sees as `Options`.
 struct Options {
-  Attention attention{};  // without what points to memory: ALiBi slopes, lengths, dropout state
+  Attention attention{};  // without the members that point to memory: slopes, lengths, dropout state
 };
 
-// The value whose name is `text`; throws Error (invalid_argument) that lists the names.
+// The enumerator with the name `text`. Throws Error (invalid_argument), which lists the names.
 Algorithm algorithm_of(std::string_view text);
 Direction direction_of(std::string_view text);
 DType dtype_of(std::string_view text);
 // "cpu", "cuda" or "cuda:1".
 Device device_of(std::string_view text);
-std::string text_of(Device device);
 
 // Each file adds its part to the module.
 void add_block_mask(nb::module_& module);

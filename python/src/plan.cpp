@@ -1,4 +1,4 @@
-// Plan, and what this build and this machine have.
+// Plan, and what this build and this machine offer.
 #include "tessera/plan.h"
 
 #include <nanobind/nanobind.h>
@@ -51,7 +51,7 @@ nb::list all_devices() {
   nb::list list;
   for (const DeviceInfo& info : devices()) {
     nb::dict row;
-    row["device"] = text_of(info.device);
+    row["device"] = to_string(info.device);
     row["name"] = info.name;
     row["description"] = info.description;
     list.append(row);
@@ -66,7 +66,7 @@ nb::list all_kernels() {
     row["name"] = info.name;
     row["algorithm"] = name(info.algorithm);
     row["direction"] = name(info.direction);
-    row["device"] = info.device == DeviceType::cpu ? "cpu" : "cuda";
+    row["device"] = name(info.device);
     row["features"] = info.features;
     row["missing"] = info.missing;
     list.append(row);
@@ -77,26 +77,25 @@ nb::list all_kernels() {
 }  // namespace
 
 void add_plan(nb::module_& module) {
-  nb::class_<Plan>(module, "Plan", "What would run for given shapes; str() prints it.")
-      .def_ro("kernel", &Plan::kernel, "Name of the kernel, as TESSERA_KERNEL takes it.")
+  nb::class_<Plan>(module, "Plan", "The kernel that a call would run, and its cost; str() prints it.")
+      .def_ro("kernel", &Plan::kernel, "Name of the kernel, as TESSERA_KERNEL expects it.")
       .def_prop_ro("algorithm", [](const Plan& p) { return name(p.algorithm); })
       .def_prop_ro("direction", [](const Plan& p) { return name(p.direction); })
-      .def_prop_ro("device", [](const Plan& p) { return text_of(p.device); })
-      .def_ro("threads", &Plan::threads, "CPU threads it would use.")
+      .def_prop_ro("device", [](const Plan& p) { return to_string(p.device); })
+      .def_ro("threads", &Plan::threads, "CPU threads that it would use.")
       .def_ro("block_q", &Plan::block_q, "Queries per tile.")
       .def_ro("block_k", &Plan::block_k, "Keys per tile.")
       .def_ro("shared_memory_bytes", &Plan::shared_memory_bytes, "Shared memory per thread block (GPU).")
-      .def_ro("workspace_bytes", &Plan::workspace_bytes, "Memory the call takes besides its arrays.")
+      .def_ro("workspace_bytes", &Plan::workspace_bytes, "Temporary memory of the call.")
       .def_ro("details", &Plan::details, "Further facts about the kernel, one per line.")
-      .def_ro("flops", &Plan::flops, "Floating-point operations, FlashAttention's convention.")
-      .def_ro("visible_pairs", &Plan::visible_pairs, "(query, key) pairs that the mask lets through.")
-      .def_ro("minimum_bytes", &Plan::minimum_bytes, "Every array once: no algorithm moves less.")
+      .def_ro("flops", &Plan::flops, "Floating-point operations, by FlashAttention's convention.")
+      .def_ro("visible_pairs", &Plan::visible_pairs, "(query, key) pairs that the mask leaves visible.")
+      .def_ro("minimum_bytes", &Plan::minimum_bytes, "Size of all arrays: no algorithm moves less.")
       .def_ro("traffic_bytes", &Plan::traffic_bytes, "Predicted memory traffic of this kernel.")
       .def_ro("standard_traffic_bytes", &Plan::standard_traffic_bytes,
               "Predicted memory traffic of `standard`.")
-      .def_ro("standard_workspace_bytes", &Plan::standard_workspace_bytes,
-              "Memory that `standard` would take.")
-      .def_prop_ro("rejected", &rejected, "Every other kernel for this direction, with the reason.")
+      .def_ro("standard_workspace_bytes", &Plan::standard_workspace_bytes, "Temporary memory of `standard`.")
+      .def_prop_ro("rejected", &rejected, "The other kernels for this direction, with reasons.")
       .def("__str__", [](const Plan& p) { return to_string(p); })
       .def("__repr__", [](const Plan& p) { return "<Plan " + p.kernel + " " + name(p.direction) + ">"; });
 
@@ -105,7 +104,7 @@ void add_plan(nb::module_& module) {
              "v_dim"_a.none() = 0, "dtype"_a.none() = "fp32", "lse"_a.none() = true, "bias"_a = false,
              "alibi"_a = false, "packed"_a.none() = false, "device"_a.none() = "cpu",
              "direction"_a.none() = "forward", "threads"_a.none() = 0,
-             "The decision that forward or backward would take.");
+             "The plan that forward or backward would follow.");
   module.def("alibi_slopes", &alibi_slopes, "heads"_a, "The slopes of the ALiBi paper.");
   module.def("build_info", &build_info, "How the library was built; one fact per line.");
   module.def("devices", &all_devices, "Each device of this machine: device, name, description.");

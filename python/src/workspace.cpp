@@ -10,16 +10,16 @@ namespace tessera::python {
 LibraryWorkspace::~LibraryWorkspace() { release(); }
 
 void* LibraryWorkspace::allocate(std::size_t bytes, std::size_t alignment, void* /*stream*/) {
-  // On the CPU a library's own alignment is less than what is asked for.
+  // On the CPU a library's own alignment is smaller than requested.
   std::size_t space = bytes + alignment - 1;
   auto length = static_cast<std::int64_t>(space);
-  dlpack::Tensor wanted{.data = nullptr,
-                        .device = device_,
-                        .ndim = 1,
-                        .dtype = {dlpack::kUInt, 8, 1},
-                        .shape = &length,
-                        .strides = nullptr,
-                        .byte_offset = 0};
+  dlpack::Tensor requested{.data = nullptr,
+                           .device = device_,
+                           .ndim = 1,
+                           .dtype = {dlpack::kUInt, 8, 1},
+                           .shape = &length,
+                           .strides = nullptr,
+                           .byte_offset = 0};
   auto keep_refusal = [](void* text, const char* /*kind*/, const char* message) {
     try {  // the caller is C
       const std::string_view all = message != nullptr ? message : "";
@@ -29,7 +29,7 @@ void* LibraryWorkspace::allocate(std::size_t bytes, std::size_t alignment, void*
   };
   release();
   refusal_.clear();
-  if (exchange_.allocate(&wanted, &held_, &refusal_, keep_refusal) != 0) held_ = nullptr;
+  if (exchange_.allocate(&requested, &held_, &refusal_, keep_refusal) != 0) held_ = nullptr;
   if (held_ == nullptr) return nullptr;
   void* data = static_cast<char*>(held_->tensor.data) + held_->tensor.byte_offset;
   return std::align(alignment, bytes, data, space);

@@ -1,4 +1,4 @@
-// Workspace from the library whose arrays a call works on: that library counts it, and both use the same free memory.
+// Workspace from the library that owns the arrays of a call. Its counters include it, and both share free memory.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace tessera::python {
 
-// Takes workspace as a tensor of another library, through the allocator in DLPack's exchange table: no Python is involved,
-// and the GIL is not needed. The memory belongs to that library's current stream, so the call must run on it; what is given
-// back while the GPU still works is used again by later work of the stream only. For one call, which takes workspace once.
+// Takes workspace as a tensor of another library, through the allocator in DLPack's exchange table, which needs neither
+// Python nor the GIL. The memory belongs to that library's current stream, so the call must run on that stream: memory
+// freed while the GPU still works is reused only by later work of the stream. One object serves one call.
 class LibraryWorkspace final : public Allocator {
  public:
   // `exchange` has an allocator; `device` is that of the call's arrays.
@@ -25,7 +25,7 @@ class LibraryWorkspace final : public Allocator {
   void* allocate(std::size_t bytes, std::size_t alignment, void* stream) override;
   void deallocate(void* data, std::size_t bytes, std::size_t alignment, void* stream) override;
 
-  // The first line of what the library said; empty unless it refused.
+  // The first line of the library's error; empty without one.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
  private:

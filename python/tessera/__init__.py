@@ -7,8 +7,9 @@
 >>> out.shape
 (1, 4, 2, 8)
 
-Arrays of PyTorch, NumPy, CuPy and JAX come in without a copy, and results come back in the library of ``q``. For
-gradients through PyTorch's autograd there is ``tessera.torch``; ``attention_backward`` computes them by hand.
+The functions read arrays of PyTorch, NumPy, CuPy and JAX without a copy, and return arrays of the library of ``q``.
+``attention_backward`` computes gradients; ``tessera.torch`` adds PyTorch's autograd. Modules and names that begin with
+an underscore are private.
 """
 
 from tessera import _core

@@ -1,6 +1,6 @@
-"""What the functions need of an array library: new arrays beside an old one, and its current stream.
+"""What the functions need of an array library: new arrays on the device of another, and its current stream.
 
-A library is known by the module its arrays come from and imported only when one of its arrays is seen.
+The module of an array's type identifies its library; a library is imported only when one of its arrays arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Library:
         self.namespace = namespace
 
     def empty(self, shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
-        """A new array without gaps on the device of `like`, of its type unless `dtype` says another."""
+        """A new contiguous array on the device of `like`, of its type unless `dtype` is given."""
         return self.namespace.empty(shape, dtype=like.dtype if dtype is None else dtype)
 
     def accumulator(self, like: Array) -> Any:
@@ -33,22 +33,22 @@ class Library:
         return self.namespace.float64 if dtype_name(like) == "fp64" else self.namespace.float32
 
     def numbers(self, values: Sequence[Any], kind: str, like: Array) -> Array:
-        """An array of int32 ("i") or float32 ("f") with these values, beside `like`."""
+        """An array of int32 ("i") or float32 ("f") with these values, on the device of `like`."""
         return array.array(kind, values)
 
     def check_inputs(self, *arrays: Array) -> None:
-        """Refuses arrays whose use would lose something silently."""
+        """Raises ValueError for arrays whose gradients would be lost silently."""
 
     def finished(self, result: Array) -> Array:
-        """What the caller gets for an array that `empty` made."""
+        """The result that the caller gets for an array of `empty`."""
         return result
 
     def stream(self, like: Array) -> int | None:
-        """The stream that this library works on; None: the extension asks, or there is none."""
+        """The current stream of this library; None when the extension asks for it, or on the CPU."""
         return None
 
     def lends_workspace(self, like: Array) -> bool:
-        """Whether the memory that a call needs besides its arrays should come from this library."""
+        """Whether workspace should come from this library."""
         return False
 
 
@@ -63,7 +63,7 @@ class Torch(Library):
     def check_inputs(self, *arrays: Array) -> None:
         if self.namespace.is_grad_enabled():
             for x in arrays:
-                if getattr(x, "requires_grad", False):  # not all need be PyTorch's
+                if getattr(x, "requires_grad", False):  # some may belong to other libraries
                     raise ValueError("a tensor requires a gradient, which tessera.attention does not record; "
                                      "use tessera.torch.attention, torch.no_grad() or detach()")
 
@@ -73,7 +73,7 @@ class Torch(Library):
         return int(self.namespace.cuda.current_stream(like.device).cuda_stream)
 
     def lends_workspace(self, like: Array) -> bool:
-        return bool(like.is_cuda)  # so that PyTorch's counters see it
+        return bool(like.is_cuda)  # so that PyTorch's counters include it
 
 
 class Cupy(Library):
@@ -86,12 +86,12 @@ class Cupy(Library):
             return self.namespace.asarray(values, dtype="int32" if kind == "i" else "float32")
 
     def stream(self, like: Array) -> int | None:
-        with like.device:  # every device has a current stream of its own
+        with like.device:  # each device has its own current stream
             return int(self.namespace.cuda.get_current_stream().ptr)
 
 
 class Jax(Library):
-    """JAX's arrays cannot be written: results are made as NumPy arrays and handed over."""
+    """JAX's arrays cannot be written: results are NumPy arrays first."""
 
     writable = False
 
@@ -110,7 +110,7 @@ _known: dict[type, Library] = {}
 
 
 def library_of(q: Array) -> Library:
-    """The library that `q` belongs to. Raises TypeError when it is not an array of one that is known."""
+    """The library that `q` belongs to. Raises TypeError when it is not an array of a known library."""
     found = _known.get(type(q))
     if found is None:
         found = _known[type(q)] = _find(q)
@@ -119,8 +119,8 @@ def library_of(q: Array) -> Library:
 
 def _find(q: Array) -> Library:
     if "Tracer" in type(q).__name__ and type(q).__module__.startswith("jax"):
-        raise TypeError(f"q is of type {type(q).__name__}; inside jax.jit, grad and vmap arrays have no memory to work "
-                        "on: call tessera outside of them, or through jax.pure_callback")
+        raise TypeError(f"q is of type {type(q).__name__}; inside jax.jit, grad and vmap arrays have no memory; "
+                        "call tessera outside of them, or through jax.pure_callback")
     for base in type(q).__mro__:
         root = base.__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are JAX's
         if root == "numpy" or root in _KINDS:
@@ -133,7 +133,7 @@ def _find(q: Array) -> Library:
 
 
 def dtype_name(array_or_dtype: Any) -> str:
-    """The library's name of a type, "fp32", from an array or from a type of any array library."""
+    """The name of a type as the library has it, "fp32", from an array or a type of any array library."""
     dtype = array_or_dtype
     if not isinstance(dtype, (str, type)):
         dtype = getattr(dtype, "dtype", dtype)

@@ -1,4 +1,4 @@
-"""The command `tessera` that comes with the package: it measures, explains and checks."""
+"""The command `tessera` of the package."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tessera import _core
 
 
 def invocation() -> list[str]:
-    """How another process starts the command: append its arguments."""
+    """The words that start the command in another process; append its arguments."""
     return [sys.executable, "-m", "tessera"]
 
 
 def main() -> None:
-    """Runs the command with the arguments of this process, and ends with its exit status."""
+    """Runs the command with the arguments of this process and exits with its status."""
     if not hasattr(_core, "command"):
-        sys.exit("tessera: this build of the package is without the command; build it where CLI11, fmt, nlohmann-json "
-                 "and Chart.js are installed (tools/setup run)")
+        sys.exit("tessera: this build has no command; build the package with CLI11, fmt, nlohmann-json and Chart.js "
+                 "installed (tools/setup run)")
     sys.exit(_core.command(["tessera", *sys.argv[1:]]))

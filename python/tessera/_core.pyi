@@ -1,17 +1,17 @@
-"""The extension: the library's calls on arrays that the caller has prepared, and nothing more.
+"""The extension: the library's calls on arrays that the caller has prepared.
 
-Arrays come in by DLPack, without a copy: everything that has ``__dlpack__`` (PyTorch, NumPy, CuPy, JAX), also
-tensors that require a gradient, which are read as if detached. Nothing is allocated here: outputs are written
-into arrays that the caller passes. ``tessera.attention`` is the convenient form.
+It reads arrays by DLPack, without a copy: every object with ``__dlpack__`` (PyTorch, NumPy, CuPy, JAX), also tensors
+that require a gradient, which it reads as if detached. It allocates no results: it writes outputs into arrays that
+the caller passes. ``tessera.attention`` is the convenient form.
 
-Errors: ValueError (an argument is wrong), NotImplementedError (no kernel serves the call), MemoryError,
-RuntimeError (the device failed), each with the library's text; TypeError for an object that is no array.
+Errors: ValueError (an argument is wrong), NotImplementedError (no kernel supports the call), MemoryError,
+RuntimeError (the device failed), each with the library's text; TypeError for an object that is not an array.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from tessera._types import AlgorithmName, AlignName, Array, DirectionName, DTypeName
+from tessera._types import AlgorithmName, Array, DirectionName, DTypeName
 
 __version__: str
 
@@ -21,7 +21,7 @@ HEADS_FIRST: int
 """``layout`` 1: tensors are (batch, heads, sequence, head_dim), or (heads, sequence, head_dim): PyTorch's order."""
 
 class BlockMask:
-    """For each block of queries, the blocks of keys that are kept. Immutable; compared by identity."""
+    """For each block of queries, the blocks of keys that the mask keeps. Immutable; compared by identity."""
 
     @staticmethod
     def from_csr(q_length: int, k_length: int, row_offsets: Sequence[int] | Array, columns: Sequence[int] | Array, *,
@@ -73,73 +73,53 @@ class BlockMask:
     def prepare(self, gpu: int = 0) -> None: ...
 
 class Options:
-    """The operation, everything but the data. Immutable and hashable: make one once, use it for many calls."""
+    """The options of a call. Immutable and hashable: make one once and use it for many calls.
 
-    def __init__(self, *, scale: float | None = None, left: int = -1, right: int = -1,
-                 align: AlignName = "bottom_right", diagonal: int | None = None, softcap: float = 0.0,
-                 dropout: float = 0.0, origin: tuple[int, int, int, int] = (0, 0, 0, 0),
-                 algorithm: AlgorithmName = "automatic", deterministic: bool = False,
-                 block_mask: BlockMask | None = None) -> None:
-        """``left``/``right`` bound the band around the diagonal, -1 is no bound, ``right=0`` is causal. ``dropout`` is
-        the probability; seed and offset belong to the calls. ``origin`` is (row, column, batch, head)."""
+    Arguments and attributes are those of ``tessera._arguments.Options``, except ``causal`` and ``window``. In their
+    place ``left`` and ``right`` bound the band around the diagonal; -1 means no bound, and ``right=0`` is causal.
+    """
+
+    left: int
+    right: int
+    block_mask: BlockMask | None
+    def __init__(self, **options: Any) -> None: ...
+    def __getattr__(self, option: str) -> Any: ...
     def with_blocks(self, block_mask: BlockMask | None) -> Options:
-        """The same with another block mask."""
-    @property
-    def scale(self) -> float | None: ...
-    @property
-    def left(self) -> int: ...
-    @property
-    def right(self) -> int: ...
-    @property
-    def align(self) -> AlignName: ...
-    @property
-    def diagonal(self) -> int | None: ...
-    @property
-    def softcap(self) -> float: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def origin(self) -> tuple[int, int, int, int]: ...
-    @property
-    def algorithm(self) -> AlgorithmName: ...
-    @property
-    def deterministic(self) -> bool: ...
-    @property
-    def block_mask(self) -> BlockMask | None: ...
+        """The same options with another block mask."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
-def forward(options: Options, q: Array, k: Array, v: Array, bias: Array | None, out: Array, lse: Array | None,
+def forward(options: Options, q: Array, k: Array, v: Array, bias: Array | None, out: Array, lse: Array | None, *,
             alibi: Array | None = None, lengths_q: Array | None = None, lengths_k: Array | None = None,
             max_q: int = 0, max_k: int = 0, seed: int = 0, offset: int = 0, dropout_state: Array | None = None,
             layout: int = 0, stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
     """Computes attention into ``out`` and, unless None, ``lse``.
 
-    q, k, v, out: rank 4, or 3 without a batch, in the order that ``layout`` says. bias: rank 1 to 4, broadcast to
-    (batch, heads, queries, keys) in either layout. lse: (batch, heads, queries), or (heads, queries) without a batch,
-    fp32 (fp64 for fp64), in either layout. alibi: fp32 slopes (heads) or (batch, heads). lengths_q, lengths_k: int32
-    cumulative lengths (count + 1) of packed sequences, max_q, max_k the longest (0: find out; CPU only); q, k, v, out
-    then have a batch of 1 or none. dropout_state: {seed, offset} as 2 int64 or uint64, read when the kernel runs, in
-    place of ``seed`` and ``offset``. All arrays live on one device.
+    q, k, v, out: rank 4, or 3 without a batch, in the order of ``layout``. bias: rank 1 to 4, broadcast to (batch,
+    heads, queries, keys) in either layout. lse: (batch, heads, queries), or (heads, queries) without a batch, fp32
+    (fp64 for fp64), in either layout. alibi: fp32 slopes (heads) or (batch, heads). lengths_q, lengths_k: int32
+    cumulative lengths (count + 1) of packed sequences; q, k, v, out then have a batch of 1 or none. max_q, max_k: at
+    least the longest sequence; 0 reads the lengths (CPU only). dropout_state: {seed, offset} as 2 int64 or uint64,
+    read when the kernel runs, instead of ``seed`` and ``offset``. All arrays are on one device.
 
-    stream: a ``cudaStream_t`` as a number. None: the current stream of the library that q belongs to, where it can be
-    asked (PyTorch 2.10 and newer), else CUDA's legacy default stream. threads: 0 is all cores. workspace_from_q: what
-    memory the call needs besides is taken from the library that q belongs to and given back to it, where it can be asked
-    (PyTorch 2.10 and newer) and ``stream`` is its current one; otherwise, and by default, from the library's own pool.
-    The GIL is released while the library works. On a GPU the call returns when the work is queued.
+    stream: a ``cudaStream_t`` as a number. None is the current stream of the library that owns q, if it can be asked
+    (PyTorch 2.10 and newer), and otherwise CUDA's legacy default stream. threads: 0 is all cores. workspace_from_q:
+    takes workspace from the library that owns q, if it can be asked (PyTorch 2.10 and newer) and ``stream`` is its
+    current one; otherwise, and by default, from the pool of this library. The call releases the GIL while the library
+    works. On a GPU it enqueues the work and returns.
     """
 
 def backward(options: Options, q: Array, k: Array, v: Array, bias: Array | None, out: Array, lse: Array,
              grad_out: Array, grad_lse: Array | None, grad_q: Array | None, grad_k: Array | None,
-             grad_v: Array | None, grad_bias: Array | None, alibi: Array | None = None,
+             grad_v: Array | None, grad_bias: Array | None, *, alibi: Array | None = None,
              lengths_q: Array | None = None, lengths_k: Array | None = None, max_q: int = 0, max_k: int = 0,
              seed: int = 0, offset: int = 0, dropout_state: Array | None = None, layout: int = 0,
              stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
-    """Computes the gradients that are not None from what forward was given and has written. ``grad_lse`` is the
-    gradient of ``lse``, for those who use it; the rest is as in ``forward``."""
+    """Computes the gradients that are not None, from the inputs and outputs of ``forward``. ``grad_lse`` is the
+    gradient of ``lse``, when the loss depends on it. The other arguments are those of ``forward``."""
 
 class Plan:
-    """What would run for given shapes; str() prints it."""
+    """The kernel that a call would run, and its cost; str() prints it."""
 
     @property
     def kernel(self) -> str: ...
@@ -180,18 +160,18 @@ def plan(options: Options, *, batch: int = 1, q_length: int, k_length: int, q_he
          qk_dim: int = 64, v_dim: int = 0, dtype: DTypeName = "fp32", lse: bool = True, bias: bool = False,
          alibi: bool = False, packed: bool = False, device: str = "cpu", direction: DirectionName = "forward",
          threads: int = 0) -> Plan:
-    """The decision that forward or backward would take. ``packed``: ``batch`` counts packed sequences, of which the
-    longest have ``q_length`` queries and ``k_length`` keys. ``device``: "cpu", "cuda" or "cuda:1"."""
+    """The plan that forward or backward would follow. ``packed``: ``batch`` counts packed sequences; the longest ones
+    have ``q_length`` queries and ``k_length`` keys. ``device``: "cpu", "cuda" or "cuda:1"."""
 
 def alibi_slopes(heads: int) -> list[float]:
     """The slopes of the ALiBi paper."""
 
 def current_stream(array: Array) -> int | None:
-    """The stream on which the library of a GPU array is working, where it can be asked; None otherwise."""
+    """The current stream of the library that owns a GPU array; None when it cannot be asked."""
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command ``tessera`` and returns its exit status. It takes over SIGINT and SIGTERM: for a process of its
-    own. Missing where the build has no command."""
+    """Runs the command ``tessera`` and returns its exit status. It handles SIGINT and SIGTERM itself, so run it in a
+    separate process. Missing when the build has no command."""
 
 def build_info() -> str: ...
 def devices() -> list[dict[str, str]]:

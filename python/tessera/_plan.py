@@ -1,19 +1,25 @@
-"""plan, explain and info: what would run, and what there is."""
+"""plan, explain and info: the kernel that a call would run, and what this build and machine offer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera import _core
+from tessera._arguments import core_options, takes_options
 from tessera._arrays import device_name, dtype_name
-from tessera._attention import _layout, options
+from tessera._attention import _layout
 from tessera._core import BlockMask, Plan
-from tessera._types import AlgorithmName, AlignName, Array, DirectionName, Layout, Origin
+from tessera._types import Array, DirectionName, Layout
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tessera._arguments import Options
 
 
-def _sizes(x: Array | Sequence[int], order: int, name: str) -> tuple[int, int, int, int]:
+def _sizes(x: Array | Sequence[int], layout_code: int, name: str) -> tuple[int, int, int, int]:
     """(batch, sequence, heads, head_dim) of an array or a shape."""
     try:
         shape = tuple(getattr(x, "shape", x))
@@ -23,9 +29,10 @@ def _sizes(x: Array | Sequence[int], order: int, name: str) -> tuple[int, int, i
         shape = (1, *shape)
     if len(shape) != 4:
         raise ValueError(f"{name} has {len(shape)} dimensions; it must have 4, or 3 without a batch")
-    return shape if order == _core.SEQUENCE_FIRST else (shape[0], shape[2], shape[1], shape[3])
+    return shape if layout_code == _core.SEQUENCE_FIRST else (shape[0], shape[2], shape[1], shape[3])
 
 
+@takes_options
 def plan(
     q: Array | Sequence[int],
     k: Array | Sequence[int] | None = None,
@@ -34,45 +41,45 @@ def plan(
     direction: DirectionName = "forward",
     dtype: Any = None,
     device: str | None = None,
-    causal: bool = False,
-    window: tuple[int, int] | None = None,
-    align: AlignName = "bottom_right",
-    diagonal: int | None = None,
-    scale: float | None = None,
     bias: bool | Array = False,
     alibi: bool | Array = False,
-    softcap: float = 0.0,
-    dropout: float = 0.0,
     block_mask: BlockMask | None = None,
-    origin: Origin = (0, 0, 0, 0),
-    algorithm: AlgorithmName = "automatic",
-    deterministic: bool = False,
     packed: bool = False,
     return_lse: bool = True,
     layout: Layout = "bshd",
     threads: int = 0,
+    **options: Unpack[Options],
 ) -> Plan:
-    """What ``attention`` (or its backward) would run: kernel, tiles, memory, FLOPs, traffic, and why no other.
+    """The kernel that ``attention`` or its backward would run: tiles, memory, FLOPs, traffic, and why no other.
 
-    q, k and v are arrays, of which only sizes, type and device count, or shapes, with ``dtype`` ("fp32", "bf16", or a
-    type of an array library) and ``device`` ("cpu", "cuda", "cuda:1"). k is as q, and v as k, unless given. ``packed``:
-    the batch counts packed sequences, and the sizes are those of the longest. The rest is as in ``attention``.
+    Args:
+        q: an array, of which only sizes, type and device count; or a shape, together with ``dtype`` and ``device``.
+        k, v: likewise; k defaults to q and v to k.
+        direction: "forward" or "backward".
+        dtype: "fp32", "bf16" or a type of an array library.
+        device: "cpu", "cuda" or "cuda:1".
+        bias, alibi: whether the call has them; an array counts as True.
+        packed: the batch counts packed sequences, and the sizes are those of the longest one.
+        return_lse: whether forward writes the LSE.
+        {options}
+
+    All other arguments are as in ``attention``.
 
     >>> p = plan((1, 4096, 16, 64), causal=True, algorithm="flash2")
     >>> p.kernel, p.visible_pairs
     ('cpu.flash2', 134250496.0)
     """
-    order = _layout(layout)
+    layout_code = _layout(layout)
     k = q if k is None else k
     v = k if v is None else v
-    batch, q_length, q_heads, qk_dim = _sizes(q, order, "q")
-    _, k_length, kv_heads, _ = _sizes(k, order, "k")
-    v_dim = _sizes(v, order, "v")[3]
+    batch, q_length, q_heads, qk_dim = _sizes(q, layout_code, "q")
+    _, k_length, kv_heads, _ = _sizes(k, layout_code, "k")
+    v_dim = _sizes(v, layout_code, "v")[3]
     is_array = hasattr(q, "dtype")
     dtype = dtype_name(q) if dtype is None and is_array else "fp32" if dtype is None else dtype_name(dtype)
     device = device_name(q) if device is None and is_array else "cpu" if device is None else device
     return _core.plan(
-        options((causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic), block_mask),
+        core_options(options, block_mask),
         batch=batch, q_length=q_length, k_length=k_length, q_heads=q_heads, kv_heads=kv_heads, qk_dim=qk_dim,
         v_dim=v_dim, dtype=dtype, lse=return_lse, bias=bias is not None and bias is not False,
         alibi=alibi is not None and alibi is not False, packed=packed, device=device, direction=direction,
@@ -91,7 +98,7 @@ def explain(q: Array | Sequence[int], k: Array | Sequence[int] | None = None, v:
 
 @dataclass(frozen=True)
 class Info:
-    """What ``info`` returns; print it."""
+    """The result of ``info``; `print` shows it as text."""
 
     version: str
     build: str
@@ -108,7 +115,7 @@ class Info:
 
 
 def info() -> Info:
-    """This build, this machine's devices, and the kernels there are.
+    """This build, the devices of this machine, and all kernels.
 
     >>> info().devices[0]["device"]
     'cpu'

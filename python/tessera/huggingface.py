@@ -5,11 +5,11 @@ Importing this module registers it:
     import tessera.huggingface
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="tessera")
 
-Results are those of ``attn_implementation="eager"``, or the model is refused when it is built, as ``"sdpa"`` refuses one,
-with the reason and the way out. Causal masks and sliding windows become the library's own, which skip what they hide;
-padding becomes a bias of one row per sequence. Only masks that are neither (prefix, packed, chunked, static caches) are
-built in full. Softcap, grouped heads, dropout, attention sinks and position biases are passed on. A padding token that
-sees no key gives 0, where ``eager`` gives an average of everything; neither is ever read.
+Results are those of ``attn_implementation="eager"``. A model that cannot use it fails when it is built, with the
+reason and an alternative, as it does for ``"sdpa"``. Causal masks and sliding windows become the library's own, which
+skip hidden keys; padding becomes a bias of one row per sequence. Other masks (prefix, packed, chunked, static caches)
+are built in full. Softcap, grouped heads, dropout, attention sinks and position biases are supported. A padding token
+without visible keys gives 0, where ``eager`` gives the average of all values; models read neither.
 """
 
 import functools
@@ -31,19 +31,20 @@ NAME = "tessera"
 LARGEST_HEAD_DIM = 256
 
 if "q_offset" not in inspect.signature(eager_mask).parameters:
-    raise ImportError(f"transformers is {transformers.__version__}; tessera.huggingface needs one whose mask functions "
-                      "take q_offset (5.22 does)")
+    raise ImportError(f"transformers is {transformers.__version__}; tessera.huggingface requires one whose mask functions "
+                      "take q_offset, such as 5.22")
 
 
 class Mask(Tensor):
-    """The mask of a forward pass as a description that ``attention_forward`` reads, in place of N x N numbers.
+    """The mask of a forward pass as a description that ``attention_forward`` reads, instead of N x N numbers.
 
-    To everybody else it is the tensor that ``eager`` would have: whoever reads, slices or adds it gets that one, built
-    when it is first read. So a layer that computes attention by itself, or changes its mask first, stays correct. Once
-    built, the tensor is what counts, for someone may have written to it.
+    All other code sees the tensor of ``eager``: to read, slice or add the mask builds that tensor first. So a layer that
+    computes attention itself, or changes its mask before, stays correct. Once built, only the tensor counts, because code
+    may have written to it.
 
-    causal: a query sees no later key; the last query is beside the last key. window: how many keys each sees to the left
-    and to the right, or None. padding: (batch, 1, 1, keys), 0 where a key is visible and -inf where not, or None.
+    causal: a query attends to no later key; the last query is aligned with the last key. window: how many keys to the
+    left and to the right are visible, or None. padding: (batch, 1, 1, keys), 0 for a visible key and -inf for others, or
+    None.
     """
 
     @staticmethod
@@ -55,13 +56,13 @@ class Mask(Tensor):
         return mask
 
     def eager(self) -> Tensor:
-        """The mask as eager has it: 0 where a key is visible, the type's lowest number where not."""
+        """The mask of ``eager``: 0 for a visible key, the lowest number of the type for others."""
         if self.built is None:
             self.built = self.build()
         return self.built
 
     def to(self, *args, **kwargs) -> Tensor:
-        """As Tensor.to, and still a description: models spread over devices move their masks from one to the next."""
+        """As Tensor.to; the result is still a description. Models on several devices move their masks between them."""
         if self.built is not None:
             return self.built.to(*args, **kwargs)
         like = torch.zeros((), dtype=self.dtype, device=self.device).to(*args, **kwargs)
@@ -79,7 +80,7 @@ class Mask(Tensor):
             return func(*args, **kwargs)
 
 
-# What asks about the tensor, not for its numbers: also what torch.compile asks about the inputs of compiled layers.
+# Functions that read properties of the tensor, not its numbers; torch.compile calls them for inputs of compiled layers.
 _NEEDS_NO_VALUES = {
     getattr(Tensor, name).__get__ for name in dir(Tensor)
     if inspect.isgetsetdescriptor(inspect.getattr_static(Tensor, name))
@@ -112,10 +113,10 @@ def attention_forward(
     **kwargs,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query, key, value are (batch, heads, sequence, head_dim); returns the output
-    as (batch, sequence, heads, head_dim), and None for the weights, which are never held.
+    as (batch, sequence, heads, head_dim), and None for the weights, which are never stored.
 
-    A mask says everything: one from `mask` by its description, every other as it is, broadcast. Without a mask every key
-    is visible, unless the caller or the module says ``is_causal``, as for ``sdpa``; `sliding_window` applies then.
+    A mask decides alone: a `Mask` by its description, any other tensor by its broadcast values. Without a mask every key
+    is visible, unless the caller or the module has ``is_causal``, as for ``sdpa``; then `sliding_window` applies, too.
     """
     for name in ("cache", "indices", "block_indices"):
         if kwargs.get(name) is not None:
@@ -123,7 +124,7 @@ def attention_forward(
                                       f'attn_implementation="{NAME}"; use "sdpa" or "eager"')
     if query.shape[3] > LARGEST_HEAD_DIM or value.shape[3] > LARGEST_HEAD_DIM:
         raise NotImplementedError(f"head_dim: {query.shape[3]} for queries and {value.shape[3]} for values is not supported "
-                                  f'by attn_implementation="{NAME}", which takes up to {LARGEST_HEAD_DIM}; use "sdpa" or '
+                                  f'by attn_implementation="{NAME}", which supports up to {LARGEST_HEAD_DIM}; use "sdpa" or '
                                   '"eager"')
     causal, window, bias = False, None, attention_mask
     if isinstance(attention_mask, Mask):
@@ -165,8 +166,8 @@ def mask(
     config=None,
     **kwargs,
 ) -> Tensor | None:
-    """The mask of a forward pass: a `Mask` where causality, a window and padding say it all, and eager's mask otherwise;
-    None where eager has none."""
+    """The mask of a forward pass: a `Mask` when causality, a window and padding describe it, eager's mask otherwise, and
+    None when eager has none."""
     build = functools.partial(
         eager_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         attention_mask=attention_mask, local_size=local_size, dtype=dtype, device=device, **kwargs)
@@ -176,10 +177,10 @@ def mask(
         return build()
     padding = None
     if attention_mask is not None:
-        seen = attention_mask[:, kv_offset:kv_offset + kv_length].bool()
-        seen = torch.nn.functional.pad(seen, (0, kv_length - seen.shape[1]))  # keys not yet spoken of: unseen
-        if torch.compiler.is_compiling() or not seen.all():
-            padding = torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))[:, None, None, :]
+        visible = attention_mask[:, kv_offset:kv_offset + kv_length].bool()
+        visible = torch.nn.functional.pad(visible, (0, kv_length - visible.shape[1]))  # keys beyond the mask are hidden
+        if torch.compiler.is_compiling() or not visible.all():
+            padding = torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, float("-inf"))[:, None, None, :]
     if pattern == (False, None) and padding is None:
         return None
     like = torch.empty((), dtype=dtype, device=device)
@@ -189,8 +190,8 @@ def mask(
 
 
 def _pattern(q_length, kv_length, q_offset, kv_offset, local_size, causal, bidirectional, config):
-    """Whether the mask is causal and its window, if that is the whole mask apart from padding; else None. transformers
-    allows to skip a causal or a full mask exactly when nothing else was mixed into it."""
+    """Whether the mask is causal, and its window; None when the mask has more than that and padding. transformers allows
+    to skip a causal or a full mask exactly when nothing else was mixed into it."""
     if not causal and not bidirectional:
         return None
     if bidirectional and (local_size is None or kv_length < local_size):
@@ -206,8 +207,8 @@ def _pattern(q_length, kv_length, q_offset, kv_offset, local_size, causal, bidir
 
 
 def _refuse_unsupported(model: PreTrainedModel) -> None:
-    """Raises ValueError for a model whose layers do not look their attention up in transformers' AttentionInterface: they
-    would never call the library, or not find its name. transformers asks this only for its own implementations."""
+    """Raises ValueError for a model whose layers do not use transformers' AttentionInterface: they would never call the
+    library, or not find its name. transformers checks this only for its own implementations."""
     kind = type(model)
     reason = None
     if not (kind._supports_attention_backend or kind._supports_sdpa or kind._supports_flash_attn or kind._supports_flex_attn):
@@ -220,13 +221,13 @@ def _refuse_unsupported(model: PreTrainedModel) -> None:
                 reason = f"its layers take their attention from a table, {name}, that has only {', '.join(table)}"
     if reason is not None:
         raise ValueError(f'{kind.__name__} does not support attn_implementation="{NAME}": {reason}. Load the model with '
-                         'attn_implementation="eager". A part of a larger model is chosen by the name of its configuration: '
+                         'attn_implementation="eager". To choose for a part of a larger model, use the name of its configuration: '
                          f'attn_implementation={{"text_config": "{NAME}", "vision_config": "eager"}}')
 
 
 def _with_refusal(original):
-    """PreTrainedModel.get_correct_attn_implementation, which every model runs when it is built and when its attention is
-    changed, with the question that it asks for transformers' own implementations asked for ours, too."""
+    """PreTrainedModel.get_correct_attn_implementation with a check for this implementation. Every model calls it when it
+    is built and when its attention is changed."""
 
     @functools.wraps(original)
     def get_correct_attn_implementation(self, requested_attention, is_init_check=False):

@@ -11,7 +11,8 @@ import sys
 import hypothesis
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))  # for `import oracle`
+sys.path.insert(0, os.path.dirname(__file__))  # the support modules; the folder of PyTorch tests is not called torch, which
+# `import torch` would find where PyTorch is not installed
 
 # Shared machines are slow at times: no test fails for its time alone. Failures print how to repeat them.
 hypothesis.settings.register_profile(

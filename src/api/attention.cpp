@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "api/execution.h"
-#include "api/validate.h"
+#include "api/problem_of.h"
+#include "api/workspace.h"
 #include "core/base/out_of_memory.h"
 #include "core/base/refuse.h"
 #include "cpu/machine/float_environment.h"
@@ -18,7 +19,7 @@ template <typename Tensors>
 void call(const Attention& attention, const Tensors& tensors, const Execution& execution) {
   core::guarded([&] {
     const cpu::DefaultFloats floats;
-    core::Problem problem = api::make_problem(attention, tensors, api::Data::required);
+    core::Problem problem = api::problem_of(attention, tensors, api::Data::required);
     Executor& executor = api::executor_of(execution);
     const auto [kernel, choice] = registry::select(
         registry::kernels(), problem, api::workers_of(execution, executor), registry::forced_kernel());
@@ -28,9 +29,9 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
     if (problem.blocks && problem.device.type == DeviceType::cuda) {
       problem.blocks = cuda::device_blocks(attention.mask.blocks, problem.device.index);
     }
-    api::WorkspaceLease workspace(execution, choice.workspace_bytes, problem.device);
+    api::CallWorkspace workspace(execution, choice.workspace_bytes, problem.device);
     kernel->run(problem, choice, {workspace.data(), &executor, execution.stream});
-    workspace.give_back();
+    workspace.release();
   });
 }
 

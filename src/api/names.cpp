@@ -1,4 +1,9 @@
-// Names of enumerators, the version, and the error type.
+// Names of enumerators and texts of values, the version, and the error type.
+#include <ostream>
+
+#include "core/base/out_of_memory.h"
+#include "core/base/refuse.h"
+#include "core/base/text.h"
 #include "tessera/attention.h"
 #include "tessera/error.h"
 #include "tessera/execution.h"
@@ -40,6 +45,31 @@ const char* name(DType dtype) noexcept {
   return "unknown";
 }
 
+const char* name(DeviceType type) noexcept {
+  switch (type) {
+    case DeviceType::cpu: return "cpu";
+    case DeviceType::cuda: return "cuda";
+  }
+  return "unknown";
+}
+
+const char* name(Align align) noexcept {
+  switch (align) {
+    case Align::bottom_right: return "bottom_right";
+    case Align::top_left: return "top_left";
+  }
+  return "unknown";
+}
+
+const char* name(TensorRole role) noexcept {
+  switch (role) {
+    case TensorRole::tokens: return "tokens";
+    case TensorRole::lse: return "lse";
+    case TensorRole::bias: return "bias";
+  }
+  return "unknown";
+}
+
 const char* name(Algorithm algorithm) noexcept {
   switch (algorithm) {
     case Algorithm::automatic: return "automatic";
@@ -53,7 +83,27 @@ const char* name(Algorithm algorithm) noexcept {
 }
 
 const char* name(Direction direction) noexcept {
-  return direction == Direction::forward ? "forward" : "backward";
+  switch (direction) {
+    case Direction::forward: return "forward";
+    case Direction::backward: return "backward";
+  }
+  return "unknown";
 }
+
+std::string to_string(Device device) {
+  return core::guarded([&] {
+    if (device.type == DeviceType::cpu) return std::string("cpu");
+    return core::concat(device.type, ":", device.index);
+  });
+}
+
+std::ostream& operator<<(std::ostream& stream, Algorithm value) { return stream << name(value); }
+std::ostream& operator<<(std::ostream& stream, Align value) { return stream << name(value); }
+std::ostream& operator<<(std::ostream& stream, Device value) { return stream << to_string(value); }
+std::ostream& operator<<(std::ostream& stream, DeviceType value) { return stream << name(value); }
+std::ostream& operator<<(std::ostream& stream, Direction value) { return stream << name(value); }
+std::ostream& operator<<(std::ostream& stream, DType value) { return stream << name(value); }
+std::ostream& operator<<(std::ostream& stream, ErrorCode value) { return stream << name(value); }
+std::ostream& operator<<(std::ostream& stream, TensorRole value) { return stream << name(value); }
 
 }  // namespace tessera

@@ -12,7 +12,8 @@
 namespace tessera::api {
 namespace {
 
-// One dimension of the difference of two addresses: a multiple of `stride` bytes, from `low` to `high` times.
+// One dimension of the difference of two addresses: a multiple of `stride` bytes, from `low` to
+// `high` times.
 struct Term {
   std::int64_t stride;
   std::int64_t low;
@@ -42,7 +43,8 @@ struct Terms {
     term[count++] = {stride, low, high};
   }
 
-  // Whether `target` is between the least and the largest sum: seldom, for tensors that have nothing in common.
+  // Whether `target` is between the least and the largest sum: seldom, for tensors that have
+  // nothing in common.
   [[nodiscard]] bool span(std::int64_t target) const {
     std::int64_t low = 0, high = 0;
     auto add = [](std::int64_t& sum, std::int64_t stride, std::int64_t times) {
@@ -83,9 +85,9 @@ bool divisible(std::int64_t target, std::int64_t stride, std::int64_t divisor, s
   return residue(wanted - residue(first)) <= last - first;
 }
 
-// Is there a choice of multiples, of the terms from `at` on, with sum == target? Largest strides first: what the smaller
-// ones can reach then leaves few candidates, one or two per level for any layout that a program would use. The last two
-// levels are decided by arithmetic.
+// Is there a choice of multiples, of the terms from `at` on, with sum == target? Largest strides
+// first: what the smaller ones can reach then leaves few candidates, one or two per level for any
+// layout that a program would use. The last two levels are decided by arithmetic.
 bool reachable(const Terms& terms, int at, std::int64_t target, int& budget) {
   if (at == terms.count) return target == 0;
   if (--budget < 0) return true;
@@ -121,7 +123,8 @@ bool reach(Terms& terms, std::int64_t target) {
 void add_elements(Terms& terms, const Tensor& tensor) {
   const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
   for (int i = 0; i < 4; ++i) {
-    // The stride of a size of 1 means nothing: it may be anything, also a number whose bytes do not fit.
+    // The stride of a size of 1 means nothing: it may be anything, also a number whose bytes do not
+    // fit.
     if (tensor.shape[i] > 1) terms.add((i == 3 ? 1 : tensor.strides[i]) * size, 0, tensor.shape[i] - 1);
   }
   terms.add(1, 0, size - 1);
@@ -167,7 +170,8 @@ bool addresses_twice(const Tensor& tensor) {
   }
   std::sort(dimensions.begin(), dimensions.begin() + count, larger_stride);
   if (count > 0 && dimensions[count - 1].stride == 0) return true;
-  // Nested dimensions, as nearly every tensor has them: each stride is beyond what the smaller ones reach.
+  // Nested dimensions, as nearly every tensor has them: each stride is beyond what the smaller ones
+  // reach.
   std::int64_t reach = 0;
   bool nested = true;
   for (int i = count - 1; i >= 0; --i) {
@@ -175,8 +179,8 @@ bool addresses_twice(const Tensor& tensor) {
     reach += dimensions[i].stride * dimensions[i].high;
   }
   if (nested) return false;
-  // Two indices address the same element when their difference, which is not 0, addresses offset 0. Its first dimension
-  // that is not 0 may be taken as positive.
+  // Two indices address the same element when their difference, which is not 0, addresses offset 0.
+  // Its first dimension that is not 0 may be taken as positive.
   int budget = kBudget;
   for (int first = 0; first < count; ++first) {
     Terms difference;

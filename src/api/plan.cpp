@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "api/execution.h"
-#include "api/tensor_checks.h"
-#include "api/validate.h"
+#include "api/problem_of.h"
+#include "api/shapes.h"
 #include "core/base/out_of_memory.h"
 #include "core/cost.h"
 #include "cpu/machine/float_environment.h"
@@ -58,14 +58,14 @@ Plan plan_problem(const core::Problem& problem, const Execution& execution) {
 Plan plan(const Attention& attention, const ForwardTensors& tensors, const Execution& execution) {
   return guarded([&] {
     const cpu::DefaultFloats floats;
-    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+    return plan_problem(api::problem_of(attention, tensors, api::Data::optional), execution);
   });
 }
 
 Plan plan(const Attention& attention, const BackwardTensors& tensors, const Execution& execution) {
   return guarded([&] {
     const cpu::DefaultFloats floats;
-    return plan_problem(api::make_problem(attention, tensors, api::Data::optional), execution);
+    return plan_problem(api::problem_of(attention, tensors, api::Data::optional), execution);
   });
 }
 
@@ -94,7 +94,7 @@ std::string to_string(const Plan& plan) {
     text.exceptions(std::ios::badbit);
     text.precision(4);
     text << "kernel            " << plan.kernel << " (" << name(plan.algorithm) << ", "
-         << name(plan.direction) << ", " << api::describe(plan.device) << ")\n";
+         << name(plan.direction) << ", " << plan.device << ")\n";
     if (plan.threads > 0) text << "threads           " << plan.threads << "\n";
     text << "tile              " << plan.block_q << " queries x " << plan.block_k << " keys\n";
     if (plan.shared_memory_bytes > 0) {

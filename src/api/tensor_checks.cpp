@@ -4,6 +4,7 @@
 
 #include "api/overlap.h"
 #include "core/base/checked.h"
+#include "cuda/common/host/gpus.h"
 
 namespace tessera::api {
 namespace {
@@ -16,16 +17,17 @@ std::string size_name(const Argument& argument, int dimension) {
                       ")");
 }
 
-// Products of sizes (tokens, bytes, elements) must fit a signed 64-bit number, also where strides of 0 keep the
-// memory small, and where a size of 0 leaves no element: kernels multiply the others.
+// Products of sizes (tokens, bytes, elements) must fit a signed 64-bit number, also where strides
+// of 0 keep the memory small, and where a size of 0 leaves no element: kernels multiply the others.
 void check_count(const Argument& argument) {
   const Extents& s = argument.tensor.shape;
   if (core::product_below(kMostElements, {s[0], s[1], s[2], s[3]})) return;
-  refuse(argument.name, ".shape is ", describe(s), "; it must have less than 2^59 elements",
-         holds_nothing(s) ? ", sizes of 0 counted as 1" : "");
+  refuse(argument.name, ".shape is ", describe(s), "; it must have fewer than 2^59 elements",
+         holds_nothing(s) ? " (sizes of 0 count as 1)" : "");
 }
 
-// Every element's byte offset from `data` must fit a signed 64-bit number, whichever way the strides point.
+// Every element's byte offset from `data` must fit a signed 64-bit number, whichever way the
+// strides point.
 void check_span(const Argument& argument) {
   const Tensor& tensor = argument.tensor;
   if (holds_nothing(tensor.shape)) return;
@@ -58,6 +60,14 @@ const char* dimension_name(TensorRole role, int dimension) {
       {"batch", "heads", "query sequence", "key sequence"},
   };
   return kNames[static_cast<int>(role)][dimension];
+}
+
+void check_gpu(const char* name, Device device) {
+  if (device.type != DeviceType::cuda || cuda::unusable(device.index).empty()) return;
+  if (const int count = cuda::device_count(); count > 0 && device.index >= count) {
+    refuse(name, " is ", device, "; this machine has ", count, count == 1 ? " GPU" : " GPUs",
+           ", counted from cuda:0");
+  }
 }
 
 void check_tensor(const Argument& argument, Data data) {
@@ -105,13 +115,12 @@ void check_size(const Argument& argument, int dimension, std::int64_t expected, 
 
 void check_device(const Argument& argument, Device expected) {
   if (argument.tensor.device == expected) return;
-  refuse(argument.name, ".device is ", describe(argument.tensor.device), "; it must be ", describe(expected),
-         ", as q");
+  refuse(argument.name, ".device is ", argument.tensor.device, "; it must be ", expected, ", as q");
 }
 
 void check_writable(const Argument& argument) {
   if (argument.tensor.read_only) {
-    refuse(argument.name, " is read-only (made from a pointer to const); it is written and must not be");
+    refuse(argument.name, " is read-only (made from a pointer to const); an output must be writable");
   }
   if (addresses_twice(argument.tensor)) {
     refuse(argument.name, ".strides is ", describe(argument.tensor.strides), " with shape ",
@@ -129,12 +138,24 @@ core::View view_of(const Argument& argument) {
   return {tensor.data, stride(0), stride(1), stride(2)};
 }
 
-std::string describe(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : core::concat("cuda:", device.index);
-}
-
 std::string describe(const Extents& extents) {
   return core::concat("(", extents[0], ", ", extents[1], ", ", extents[2], ", ", extents[3], ")");
 }
 
 }  // namespace tessera::api
+
+namespace tessera {
+
+void check_elements(std::size_t elements, const Extents& shape) {
+  std::uint64_t expected = 1;
+  bool overflow = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) core::refuse("shape is ", api::describe(shape), "; no size may be negative");
+    overflow = __builtin_mul_overflow(expected, static_cast<std::uint64_t>(size), &expected) || overflow;
+  }
+  if (!overflow && expected == elements) return;
+  core::refuse("shape is ", api::describe(shape), "; it must have ", elements,
+               " elements, as the memory has");
+}
+
+}  // namespace tessera

@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "api/validate.h"
 #include "core/base/refuse.h"
 #include "core/base/text.h"
+#include "core/problem.h"
 #include "tessera/tensor.h"
 
 namespace tessera::api {
@@ -17,6 +17,9 @@ using core::refuse;
 inline constexpr std::int64_t kMaxHeadDim = 256;
 inline constexpr std::int64_t kMostElements = std::int64_t{1}
                                               << 59;  // of a tensor: no count of bytes overflows
+
+// Whether the tensors must have data, or only shapes (planning).
+enum class Data { required, optional };
 
 // A tensor with the name of its argument and what its dimensions mean.
 struct Argument {
@@ -31,7 +34,8 @@ bool holds_nothing(const Extents& shape);
 // What a dimension of a role is called, as in "heads".
 const char* dimension_name(TensorRole role, int dimension);
 
-// Is of a known type, with an index that such devices have; `owner` is what stands before "device" in messages.
+// Is of a known type, with an index that such devices have; `owner` is what stands before "device"
+// in messages.
 template <typename... Owner>
 void check_known(Device device, const Owner&... owner) {
   if (device.type > DeviceType::cuda) {
@@ -44,8 +48,19 @@ void check_known(Device device, const Owner&... owner) {
   }
 }
 
-// Is given, and is sound by itself: known type and device, sizes in range, last dimension contiguous, every
-// address within 63 bits, data present and aligned where `data` requires it.
+// The device of q exists, where the machine has GPUs. On a machine without GPUs the registry
+// reports what each kernel requires.
+void check_gpu(const char* name, Device device);
+
+// Is null or aligned as its type requires.
+template <typename T>
+void check_aligned(const char* name, const T* pointer) {
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignof(T) == 0) return;
+  refuse(name, " is ", static_cast<const void*>(pointer), "; it must be aligned to ", alignof(T), " bytes");
+}
+
+// Is given, and is sound by itself: known type and device, sizes in range, last dimension
+// contiguous, every address within 63 bits, data present and aligned where `data` requires it.
 void check_tensor(const Argument& argument, Data data);
 
 // Size `dimension` equals `expected`; `as` says where the expectation comes from ("as q", ...).
@@ -66,7 +81,6 @@ void check_writable(const Argument& argument);
 // The address arithmetic of kernels for this tensor; strides of size-1 dimensions become 0.
 core::View view_of(const Argument& argument);
 
-std::string describe(Device device);
 std::string describe(const Extents& extents);
 
 }  // namespace tessera::api

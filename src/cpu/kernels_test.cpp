@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "api/validate.h"
+#include "api/problem_of.h"
 #include "core/base/environment.h"
 #include "cpu/machine/float_environment.h"
 #include "cpu/machine/target.h"
@@ -84,8 +84,8 @@ void expect_obedience(const Kernel& kernel, const reference::CaseSpec& spec, int
   reference::Case problem(spec);
   if (kernel.direction == Direction::backward) forward(problem.attention, problem.forward);
   const core::Problem p = kernel.direction == Direction::forward
-                              ? api::make_problem(problem.attention, problem.forward, api::Data::required)
-                              : api::make_problem(problem.attention, problem.backward, api::Data::required);
+                              ? api::problem_of(problem.attention, problem.forward, api::Data::required)
+                              : api::problem_of(problem.attention, problem.backward, api::Data::required);
   const std::optional<Choice> choice = kernel.choose(p, workers, {});
   if (!choice) return;
   EXPECT_LE(choice->workers, workers);
@@ -122,7 +122,7 @@ TEST(CpuKernels, APlanShowsTheChoice) {
   for (const reference::CaseSpec& spec : specs()) {
     const reference::Case problem(spec);
     const Plan shown = plan(problem.attention, problem.forward, {.threads = 3});
-    const core::Problem p = api::make_problem(problem.attention, problem.forward, api::Data::required);
+    const core::Problem p = api::problem_of(problem.attention, problem.forward, api::Data::required);
     const auto [kernel, choice] = registry::select(registry::kernels(), p, 3, "");
     EXPECT_EQ(shown.kernel, kernel->name);
     EXPECT_EQ(shown.threads, choice.workers);

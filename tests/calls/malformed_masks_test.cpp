@@ -79,13 +79,15 @@ Cases block_mask_cases() {
                      [layout](Call& call) { call.attention.mask.blocks = BlockMask::local(layout, 1); },
                      std::move(expected)};
   };
-  cases.push_back(fits("mask_for_4_queries", {.q_length = 4, .k_length = 5, .block_q = 2, .block_k = 2},
-                       {"attention.mask.blocks is made for q_length 4; it must be 3, as the tensors"}));
-  cases.push_back(fits("mask_for_6_keys", {.q_length = 3, .k_length = 6, .block_q = 2, .block_k = 2},
-                       {"attention.mask.blocks is made for k_length 6; it must be 5, as the tensors"}));
+  cases.push_back(
+      fits("mask_for_4_queries", {.q_length = 4, .k_length = 5, .block_q = 2, .block_k = 2},
+           {"attention.mask.blocks has q_length 4; it must equal the q_length of the tensors, 3"}));
+  cases.push_back(
+      fits("mask_for_6_keys", {.q_length = 3, .k_length = 6, .block_q = 2, .block_k = 2},
+           {"attention.mask.blocks has k_length 6; it must equal the k_length of the tensors, 5"}));
   cases.push_back(fits("mask_for_3_heads",
                        {.q_length = 3, .k_length = 5, .block_q = 2, .block_k = 2, .heads = 3},
-                       {"attention.mask.blocks is made for 3 heads; it must be 1 or 4, the heads of q"}));
+                       {"attention.mask.blocks has 3 heads; it must have 1 or 4, the heads of q"}));
   cases.push_back({"mask_too_short_for_packed",
                    Act::forward,
                    [](Call& call) {
@@ -93,7 +95,8 @@ Cases block_mask_cases() {
                      const BlockLayout layout{.q_length = 3, .k_length = 5, .block_q = 2, .block_k = 2};
                      call.attention.mask.blocks = BlockMask::butterfly(layout);
                    },
-                   {"attention.mask.blocks is made for q_length 3; it must be at least 4"}});
+                   {"attention.mask.blocks has q_length 3; it must be at least the q_length of the longest "
+                    "sequence, 4"}});
 
   const BlockLayout layout{.q_length = 8, .k_length = 8, .block_q = 2, .block_k = 2};
   auto add = [&](const std::string& name, const std::function<void()>& make,

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/environment.h"
 #include "malformed.h"
+#include "reference/tolerance/check.h"
 
 namespace tessera::test {
 namespace {
@@ -44,7 +44,7 @@ Cases description_cases() {
   add("dropout_1", [](Attention& a) { a.dropout.probability = 1; },
       {"attention.dropout.probability is 1; it must be in [0, 1)"});
   add("dropout_rounds_to_1", [](Attention& a) { a.dropout.probability = 0.99999; },
-      {"attention.dropout.probability is 0.99999;", "keeps nothing", "below 1 - 2^-16"});
+      {"attention.dropout.probability is 0.99999;", "it must be below 1 - 2^-16", "2^-15"});
   for (const double scale : {1e39, -1e39, 1e-50, -1e-50, 2e30, 7e-31}) {
     add("scale_" + std::to_string(cases.size()), [scale](Attention& a) { a.scale = scale; },
         {"attention.scale is ", "; it must be 0 or between 2^-100 and 2^100 in absolute value", "fp32"});
@@ -94,14 +94,13 @@ Cases description_cases() {
   for (const std::int64_t far : {std::int64_t{1} << 29, -(std::int64_t{1} << 29), kFar}) {
     add("alibi_diagonal_" + std::to_string(cases.size()),
         [far](Attention& a) { a.alibi.slopes = kAlibi, a.mask.diagonal = far; },
-        {"attention.alibi counts from a diagonal that begins ", " is " + std::to_string(far),
-         "less than 2^29 away", "bias"});
+        {"attention.alibi has a diagonal at " + std::to_string(far), "less than 2^29 away", "bias"});
   }
   add("alibi_origin_far",
       [](Attention& a) {
         a.alibi.slopes = kAlibi, a.mask.align = Align::top_left, a.origin.row = std::int64_t{1} << 31;
       },
-      {"attention.alibi counts from a diagonal that begins 2147483648 positions after key 0"});
+      {"attention.alibi has a diagonal at 2147483648 (origin.row"});
   add("alibi_stride_negative",
       [](Attention& a) {
         static const float kSlopes[4] = {};
@@ -113,7 +112,7 @@ Cases description_cases() {
         static const float kSlopes[4] = {};
         a.alibi = {kSlopes, std::numeric_limits<std::int64_t>::max()};
       },
-      {"attention.alibi.batch_stride is 9223372036854775807; for ", " there must be less than 2^59 slopes"});
+      {"attention.alibi.batch_stride is 9223372036854775807; for ", " there must be fewer than 2^59 slopes"});
   return cases;
 }
 
@@ -204,20 +203,20 @@ Cases shape_cases() {
         c.shapes.q_length = kMost;
       },
       {"shapes.batch is 4294967296; with 4294967296 rows, 4 heads and head_dim 8",
-       "less than 2^59 elements"});
+       "fewer than 2^59 elements"});
   add("too_many_heads",
       [](Call& c) {
         c.shapes.batch = kMost;
         c.shapes.q_length = 0;
         c.shapes.q_heads = kMost;
       },
-      {"shapes.batch is 4294967296; with 0 rows, 4294967296 heads", "less than 2^59 elements"});
+      {"shapes.batch is 4294967296; with 0 rows, 4294967296 heads", "fewer than 2^59 elements"});
   add("bias_too_large",
       [](Call& c) {
         c.shapes.q_length = c.shapes.k_length = kMost;
         c.shapes.bias = true;
       },
-      {"shapes.bias is true; with 4294967296 queries and 4294967296 keys", "less than 2^59 elements"});
+      {"shapes.bias is true; with 4294967296 queries and 4294967296 keys", "fewer than 2^59 elements"});
   add("count_negative", [](Call& c) { c.attention.mask.lengths.count = -1; },
       {"attention.mask.lengths.count is -1; it must be between 0 and 2^32 - 1"});
   add("count_huge", [](Call& c) { c.attention.mask.lengths.count = kFar; },
@@ -227,7 +226,7 @@ Cases shape_cases() {
         c.attention.mask.lengths.count = kMost - 1;
         c.shapes.q_length = kMost;
       },
-      {"attention.mask.lengths.count is 4294967295; with 4294967296 rows", "less than 2^59 elements"});
+      {"attention.mask.lengths.count is 4294967295; with 4294967296 rows", "fewer than 2^59 elements"});
   add("device_type", [](Call& c) { c.device.type = static_cast<DeviceType>(4); },
       {"device.type is 4; it must be cpu or cuda"});
   add("device_index", [](Call& c) { c.device = Device::cuda(-2); },
@@ -311,7 +310,7 @@ Cases execution_cases() {
       {"workspace of ", " bytes on cpu"}, ErrorCode::out_of_memory);
   static MisalignedMemory misaligned;
   add("allocator_misaligned", false, [](Call& c) { c.execution.allocator = &misaligned; },
-      {"execution.allocator->allocate() gave 0x", "aligned to 256 bytes"});
+      {"execution.allocator->allocate() returned 0x", "aligned to 256 bytes"});
   return cases;
 }
 
@@ -365,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(Execution, MalformedOption, ::testing::ValuesIn(executi
 INSTANTIATE_TEST_SUITE_P(Unsupported, MalformedOption, ::testing::ValuesIn(unsupported_cases()), test_name);
 
 TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
-  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash9");
+  const reference::ForceKernel forced("cpu.flash9");
   expect_refused({"unknown",
                   Act::forward,
                   [](Call&) {},
@@ -373,7 +372,7 @@ TEST(ForcedKernelName, UnknownIsRefusedWithTheKnownNames) {
 }
 
 TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
-  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash2");
+  const reference::ForceKernel forced("cpu.flash2");
   auto ask = [](Call& call) { call.attention.algorithm = Algorithm::standard; };
   expect_refused({"does_not_fit",
                   Act::forward,
@@ -384,7 +383,7 @@ TEST(ForcedKernelName, OneThatDoesNotFitIsRefusedWithTheReason) {
 }
 
 TEST(ForcedKernelName, OneThatFitsIsTaken) {
-  const core::EnvironmentOverride forced(&core::Environment::kernel, "cpu.flash2");
+  const reference::ForceKernel forced("cpu.flash2");
   const Call call;
   EXPECT_EQ(plan(call.attention, call.forward).kernel, "cpu.flash2");
 }

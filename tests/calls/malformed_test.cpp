@@ -101,7 +101,7 @@ void add_own_defects(const Place& place, std::vector<Malformed>& cases) {
       [](Tensor& t) {
         for (int i = 0; i < 3; ++i) t.shape[i] = std::int64_t{1} << 40, t.strides[i] = 0;
       },
-      {name + ".shape is (1099511627776, 1099511627776,", "less than 2^59 elements"});
+      {name + ".shape is (1099511627776, 1099511627776,", "fewer than 2^59 elements"});
   if (place.role == TensorRole::tokens) {
     add("head_dim_0", act, [](Tensor& t) { t.shape[3] = 0; },
         {name + ".shape[3] (head_dim) is 0", "between 1 and 256"});
@@ -234,7 +234,7 @@ void add_lent(const Place& place, std::vector<Malformed>& cases) {
                        call.execution.workspace = {static_cast<std::byte*>(t.data) + at, 1};
                      },
                      {std::string("execution.workspace overlaps ") + place.name + " in memory (1 bytes at 0x",
-                      "lend memory that holds nothing else"}});
+                      "lend memory that the call uses for nothing else"}});
   }
 }
 
@@ -266,7 +266,7 @@ void add_lengths(std::vector<Malformed>& cases) {
         for (int i : {0, 2}) set(t.q, i, std::int64_t{1} << 32);
         t.q.shape[1] = 0;
       },
-      {"q.shape is (4294967296, 0, 4294967296, 8); it must have less than 2^59 elements, sizes of 0 counted "
+      {"q.shape is (4294967296, 0, 4294967296, 8); it must have fewer than 2^59 elements (sizes of 0 count "
        "as 1"});
 }
 
@@ -286,7 +286,7 @@ std::vector<Malformed> all_cases() {
                      BackwardTensors& t = call.backward;
                      t.grad_q = t.grad_k = t.grad_v = t.grad_bias = {};
                    },
-                   {"no gradient is asked for", "grad_q, grad_k, grad_v, grad_bias"}});
+                   {"no gradient is requested", "grad_q, grad_k, grad_v, grad_bias"}});
   cases.push_back({"grad_bias without bias",
                    Act::backward,
                    [](Call& call) { call.backward.bias = {}; },

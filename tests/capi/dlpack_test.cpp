@@ -251,7 +251,7 @@ std::vector<Refusal> refusals() {
        {"dl_tensor.shape is null; it must point to"}},
       {"no_data",
        [](Foreign& f) { f.tensor.data = nullptr; },
-       {"dl_tensor.data is null; it must not be unless a size is 0"}},
+       {"dl_tensor.data is null; only a tensor with a size of 0 may be null"}},
       {"misaligned_offset",
        [](Foreign& f) { f.tensor.byte_offset = 2; },
        {"dl_tensor.data + byte_offset is ", "(byte_offset 2); it must be a multiple of the element size, 4"}},

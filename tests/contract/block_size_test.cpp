@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "core/base/environment.h"
 #include "cpu/machine/target.h"
 #include "reference/tolerance/check.h"
 #include "support/build.h"
@@ -13,16 +12,14 @@
 namespace tessera {
 namespace {
 
-struct ForcedBlock : core::EnvironmentOverride {
-  explicit ForcedBlock(const std::string& keys) : EnvironmentOverride(&core::Environment::block_k, keys) {}
-};
+using test::ForcedKeysPerStep;
 
 class BlockSize : public testing::TestWithParam<DType> {};
 
 TEST_P(BlockSize, AnyNumberOfKeysPerStepKeepsTheContract) {
   const int step = test::scaled(6, 40, "one case in `step` per size");
   for (const int keys : {1, 2, 15, 64, 100, 8192}) {
-    const ForcedBlock forced(std::to_string(keys));
+    const ForcedKeysPerStep forced(std::to_string(keys));
     int index = 0;
     for (const reference::CaseSpec& spec : reference::feature_matrix(GetParam())) {
       if (index++ % step != 0) continue;
@@ -37,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Every, BlockSize, testing::ValuesIn(test::kDTypes),
 
 TEST(BlockSize, APlanSaysWhatIsUsed) {
   if (cpu::active_target() == cpu::Target::portable) GTEST_SKIP() << "the portable kernel has fixed blocks";
-  const ForcedBlock forced("48");
+  const ForcedKeysPerStep forced("48");
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     EXPECT_EQ(plan({}, Shapes{.q_length = 640, .k_length = 640}, Device::cpu(), direction).block_k, 48);
   }
@@ -45,7 +42,7 @@ TEST(BlockSize, APlanSaysWhatIsUsed) {
 
 TEST(BlockSize, WhatIsNoNumberOfKeysIsRefused) {
   for (const char* value : {"", "0", "-5", "8193", "12x", "many"}) {
-    const ForcedBlock forced(value);
+    const ForcedKeysPerStep forced(value);
     try {
       plan({}, Shapes{.q_length = 64, .k_length = 64});
       FAIL() << "accepted '" << value << "'";

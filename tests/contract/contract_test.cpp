@@ -78,12 +78,22 @@ TEST_P(FeatureMatrix, AgreesWithOracle) {
   check(last.problem, last.expected, kernel);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Contract, FeatureMatrix,
-    testing::Combine(testing::ValuesIn(kDTypes),
-                     testing::Range<std::size_t>(0, reference::feature_matrix(DType::fp32).size()),
-                     testing::ValuesIn(cpu_kernels())),
-    matrix_name);
+// Every case of every type, kernels innermost.
+std::vector<MatrixParameter> matrix() {
+  const std::vector<std::tuple<DType, std::string>> pairs = pairs_with_types(cpu_kernels());
+  const std::size_t cases = reference::feature_matrix(DType::fp32).size();
+  std::vector<MatrixParameter> all;
+  for (const DType dtype : kDTypes) {
+    for (std::size_t index = 0; index < cases; ++index) {
+      for (const auto& [type, kernel] : pairs) {
+        if (type == dtype) all.emplace_back(dtype, index, kernel);
+      }
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Contract, FeatureMatrix, testing::ValuesIn(matrix()), matrix_name);
 
 // Each kernel of the registry is in the matrix above, or has no backward and a test program of its own (decode_test), or
 // cannot run here, which is said.

@@ -25,10 +25,6 @@ using reference::ForceKernel;
 
 constexpr const char* kKernel = "cpu.decode";
 
-struct ForcedTarget : core::EnvironmentOverride {
-  explicit ForcedTarget(cpu::Target target) : EnvironmentOverride(&core::Environment::target, name(target)) {}
-};
-
 std::vector<cpu::Target> vector_targets() {
   std::vector<cpu::Target> targets = cpu::available_targets();
   std::erase(targets, cpu::Target::portable);
@@ -40,7 +36,7 @@ void expect_right(const CaseSpec& spec) {
   Case problem(spec);
   const reference::Expected expected = reference::expect(problem);
   for (const cpu::Target target : vector_targets()) {
-    const ForcedTarget forced(target);
+    const ForcedTarget forced(name(target));
     problem.poison();
     reference::run(problem, kKernel);
     const reference::Verdict verdict = reference::judge(problem, expected);
@@ -142,7 +138,7 @@ class Decode : public testing::TestWithParam<Parameters> {
   static DType dtype() { return std::get<0>(GetParam()); }
 
  private:
-  ForcedTarget forced_{std::get<1>(GetParam())};
+  ForcedTarget forced_{name(std::get<1>(GetParam()))};
 };
 
 // Row 0 does not see the last keys, row 1 does: their NaN must not reach row 0, and must reach row 1.
@@ -249,8 +245,7 @@ TEST_P(Decode, ARowIsTheSameAloneAndInItsGroup) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Decode,
-                         testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(vector_targets())),
+INSTANTIATE_TEST_SUITE_P(Every, Decode, testing::ValuesIn(pairs_with_types(vector_targets())),
                          [](const testing::TestParamInfo<Parameters>& parameters) {
                            return std::string(name(std::get<0>(parameters.param))) + "_" +
                                   name(std::get<1>(parameters.param));
@@ -276,7 +271,7 @@ TEST(DecodeChoice, FewQueriesAreItsOwn) {
 }
 
 TEST(DecodeChoice, WithoutVectorsItSaysSo) {
-  const ForcedTarget forced(cpu::Target::portable);
+  const ForcedTarget forced(name(cpu::Target::portable));
   const Plan chosen = plan({}, Shapes{.q_length = 1, .k_length = 4096});
   EXPECT_EQ(chosen.kernel, "cpu.flash2");
   EXPECT_EQ(why_not(chosen, kKernel), "requires a vector instruction set; this CPU runs `portable`");

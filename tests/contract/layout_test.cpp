@@ -411,9 +411,7 @@ TEST(LentWorkspace, OfThePlansSizeIsEnoughForEveryKernel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, LayoutTest,
-                         testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),
-                         test_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, LayoutTest, testing::ValuesIn(pairs_with_types(cpu_kernels())), test_name);
 
 }  // namespace
 }  // namespace tessera::test

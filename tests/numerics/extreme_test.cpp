@@ -599,16 +599,10 @@ std::string target_test_name(const testing::TestParamInfo<TargetParameters>& inf
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, PoisonOnTargets,
-                         testing::Combine(testing::ValuesIn(kDTypes),
-                                          testing::ValuesIn(cpu::available_targets())),
-                         target_test_name);
+                         testing::ValuesIn(pairs_with_types(cpu::available_targets())), target_test_name);
 
-INSTANTIATE_TEST_SUITE_P(Cpu, ExtremeTest,
-                         testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),
-                         test_name);
-INSTANTIATE_TEST_SUITE_P(Cpu, PoisonTest,
-                         testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),
-                         test_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, ExtremeTest, testing::ValuesIn(pairs_with_types(cpu_kernels())), test_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, PoisonTest, testing::ValuesIn(pairs_with_types(cpu_kernels())), test_name);
 
 }  // namespace
 }  // namespace tessera::test

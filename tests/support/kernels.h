@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "core/base/environment.h"
+#include "support/build.h"
+#include "support/scopes.h"
 #include "tessera/plan.h"
 
 namespace tessera {
@@ -30,16 +30,19 @@ std::string obstacle(const std::string& kernel);
 // cannot.
 std::vector<std::string> cpu_kernels();
 
-// Chooses an instruction set by name for a scope, as TESSERA_TARGET does; null leaves the choice alone.
-class ForcedTarget {
- public:
-  explicit ForcedTarget(const char* name) {
-    if (name != nullptr) forced_.emplace(&core::Environment::target, name);
+// What a test over types and something else (kernels, instruction sets) runs. In release builds every pair. Under a
+// sanitizer every type with the first of the others, and every other with fp32: sanitizers prove addresses, which
+// follow from the width of a type and from lanes, one by one (tests/README.md).
+template <typename Other>
+std::vector<std::tuple<DType, Other>> pairs_with_types(const std::vector<Other>& others) {
+  std::vector<std::tuple<DType, Other>> pairs;
+  for (const DType dtype : kDTypes) {
+    for (const Other& other : others) {
+      if (!kReduced || dtype == DType::fp32 || other == others.front()) pairs.emplace_back(dtype, other);
+    }
   }
-
- private:
-  std::optional<core::EnvironmentOverride> forced_;
-};
+  return pairs;
+}
 
 // A type and a kernel, with a name like "bf16_cpu_flash2".
 using TypeAndKernel = std::tuple<DType, std::string>;

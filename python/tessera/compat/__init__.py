@@ -12,7 +12,7 @@ _MODULES = ("", ".flash_attn_interface", ".bert_padding")
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What an installed flash-attn says about itself: its name, its version, its package."""
+    """The metadata of an installed flash-attn: its name, version and package."""
 
     def read_text(self, filename):
         version = sys.modules["tessera.compat.flash_attn"].__version__
@@ -24,7 +24,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _Finder(importlib.metadata.DistributionFinder):
-    """Finds that distribution, for who asks for it by name or for all there are; it finds no modules."""
+    """Finds that distribution by name and in lists of all distributions; it finds no modules."""
 
     def find_spec(self, fullname, path=None, target=None):
         return None
@@ -39,10 +39,10 @@ _finder = _Finder()
 
 def install() -> None:
     """Makes ``import flash_attn``, ``flash_attn.flash_attn_interface`` and ``flash_attn.bert_padding`` find the
-    library's stand-ins in this process, whether or not flash-attn is installed, and ``importlib.metadata`` its version.
-    Call it before the code that imports them, or that looks for them when it is imported, as transformers does.
+    library's stand-ins in this process, whether or not flash-attn is installed; ``importlib.metadata`` finds their
+    version. Call it before the code that imports flash_attn or looks for it, as transformers does.
 
-    Raises ImportError when the real flash_attn is loaded already: some code would keep it.
+    Raises ImportError when the real flash_attn is already loaded, because some code would keep it.
 
     >>> import tessera.compat
     >>> tessera.compat.install()
@@ -50,7 +50,7 @@ def install() -> None:
     """
     loaded = sys.modules.get("flash_attn")
     if loaded is not None and loaded.__name__ != "tessera.compat.flash_attn":
-        raise ImportError(f"flash_attn is loaded already, from {getattr(loaded, '__file__', 'an unknown place')}; "
+        raise ImportError(f"flash_attn is already loaded, from {getattr(loaded, '__file__', 'an unknown file')}; "
                           "tessera.compat.install() must come before its first import")
     for name in _MODULES:
         sys.modules["flash_attn" + name] = importlib.import_module("tessera.compat.flash_attn" + name)

@@ -1,9 +1,9 @@
 """Attention for PyTorch: differentiable, compilable, on the CPU and on CUDA.
 
-- `attention`: the library's operation in the library's words.
-- `scaled_dot_product_attention`: the same under PyTorch's signature; `replace_sdpa` puts it under models as they are.
-- `new_dropout_state`: the {seed, offset} that `attention` otherwise draws for itself.
-- `mask_key`: names a block mask for graphs that are run in another process than the one that traced them.
+- `attention`: the library's operation with all its options.
+- `scaled_dot_product_attention`: the same with PyTorch's signature; `replace_sdpa` uses it in unmodified models.
+- `new_dropout_state`: the {seed, offset} that `attention` otherwise draws itself.
+- `mask_key`: names a block mask for graphs that run in another process than the one that traced them.
 
 docs/guides/pytorch.md is the guide.
 """

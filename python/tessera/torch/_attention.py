@@ -1,17 +1,25 @@
-"""`attention`: the library's operation on torch tensors, in the library's words."""
+"""`attention`: the library's operation on torch tensors."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad, profiler
 from torch.nn.attention.bias import CausalBias
 
 from tessera import _core
-from tessera._attention import _heads, _layout, _pair, _two, options
+from tessera._arguments import core_options, describe, takes_options, two_integers
+from tessera._attention import _heads, _layout, _pair
 from tessera._core import BlockMask
-from tessera._types import AlgorithmName, AlignName, Layout, Origin
+from tessera._types import Layout
 from tessera.torch import _calls, _operators
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tessera._arguments import Options
 
 Tensor = torch.Tensor
 
@@ -19,20 +27,14 @@ _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 _STATE_BOUND = 2**62
 
 
+@takes_options
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    causal: bool = False,
-    window: tuple[int, int] | None = None,
-    align: AlignName = "bottom_right",
-    diagonal: int | None = None,
-    scale: float | None = None,
     bias: Tensor | None = None,
     alibi: Tensor | Sequence[float] | bool | None = None,
-    softcap: float = 0.0,
-    dropout: float = 0.0,
     generator: torch.Generator | None = None,
     seed: int | None = None,
     offset: int = 0,
@@ -40,55 +42,47 @@ def attention(
     lengths: Any = None,
     max_lengths: tuple[int, int] = (0, 0),
     block_mask: BlockMask | None = None,
-    origin: Origin = (0, 0, 0, 0),
-    algorithm: AlgorithmName = "automatic",
     deterministic: bool | None = None,
     layout: Layout = "bshd",
     return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Exact attention: ``dropout(softmax(softcap(scale * q k^T) + bias + alibi + mask)) v``, differentiable.
 
     Args:
         q: (batch, queries, heads, head_dim) in float32, float16, bfloat16, and float64 on the CPU. Under autocast
-            float32 becomes autocast's type. Like k and v it is used where it lies, with any strides (expanded ones
-            too); only a tensor whose head_dim is not contiguous is copied.
+            float32 becomes autocast's type. q, k and v may have any strides, also those of an expanded tensor; a tensor
+            is copied only when its head_dim is not contiguous.
         k: (batch, keys, kv_heads, head_dim); kv_heads divides heads, and query head h reads h // (heads / kv_heads).
         v: (batch, keys, kv_heads, head_dim of the result).
-        causal: no query sees a key after it.
-        window: (left, right): only keys at most so far before and after the diagonal; -1 is no bound.
-        align: where the diagonal lies when there are more or fewer keys than queries: "bottom_right", the last query
-            meets the last key, or "top_left", the first meets the first (PyTorch's ``is_causal``).
-        diagonal: an explicit one: row i meets it at column i + diagonal.
-        scale: 1 / sqrt(head_dim) by default.
         bias: added to the scores, of rank 1 to 4, broadcast to (batch, heads, queries, keys) except along the keys;
             the type of q, or float32 for the half types.
-        alibi: float32 slopes (heads) or (batch, heads), or True for those of the paper: -slope * distance is added.
-        softcap: cap * tanh(score / cap) before bias and mask; 0 is off.
-        dropout: the probability. The bits come from torch's generator of the device, or from ``generator``: what
-            torch.manual_seed, activation checkpointing and CUDA graphs do to torch's own dropout they do to this.
-        seed, offset: choose the bits in place of a generator: the same two numbers drop the same elements, on every
-            device. dropout_state holds both as an int64 tensor on the device, read when the kernel runs.
-        lengths: cumulative lengths [0, n1, n1 + n2, ...], int32 beside q, of sequences packed into a batch of 1 (or
-            tensors without a batch): one for queries and keys alike, or two. On a GPU ``max_lengths`` must say the
-            longest.
-        block_mask: only these blocks of keys are seen.
-        origin: the global (row, column, batch entry, head) of the first ones, for a shard of a longer sequence.
-        algorithm: "standard", "flash1", "flash2", "flash3" or "minimal" asks for one; the result is the same.
-        deterministic: gradients that are bitwise reproducible also on GPUs; None: as
-            torch.use_deterministic_algorithms says.
+        alibi: float32 slopes (heads) or (batch, heads), or True for the slopes of the paper; adds -slope * distance.
+        generator: with dropout, the generator of the random bits; None is torch's generator of the device. So
+            torch.manual_seed, activation checkpointing and CUDA graphs treat this dropout as they treat torch's own.
+        seed, offset: select the bits instead of a generator: the same two numbers drop the same elements, on every
+            device.
+        dropout_state: holds both as an int64 tensor on the device, read when the kernel runs.
+        lengths: cumulative lengths [0, n1, n1 + n2, ...], int32 on the device of q, of sequences packed into a batch of
+            1 (or tensors without a batch): one tensor for queries and keys, or two. A GPU also requires
+            ``max_lengths``, the longest sequence of queries and of keys.
+        block_mask: only the blocks that it keeps are visible.
+        deterministic: makes gradients bitwise reproducible on GPUs, too; None follows
+            torch.use_deterministic_algorithms.
         layout: "bshd" as above, or "bhsd": (batch, heads, sequence, head_dim), PyTorch's order. The batch may be
-            missing.
+            omitted.
         return_lse: also return the log-sum-exp of the scores, (batch, heads, queries) in float32 (float64 for
             float64), with its gradient.
+        {options}
 
     Returns:
-        out, in the layout and memory order of q, or (out, lse). Gradients flow to q, k, v and bias. A query that sees
-        no key gives 0, an LSE of -infinity and gradients of 0.
+        out, in the layout and memory order of q, or (out, lse). Gradients flow to q, k, v and bias. A query
+        without visible keys gives 0, an LSE of -infinity and gradients of 0.
 
     Raises:
         ValueError: an argument is wrong; the text names it, its value and what is allowed.
-        NotImplementedError: no kernel serves the call; the text says what each one lacks.
-        MemoryError: there is not enough.
+        NotImplementedError: no kernel supports the call; the text says what each one requires.
+        MemoryError: out of memory.
 
     >>> import torch, tessera.torch
     >>> q, k, v = (torch.randn(2, 128, 8, 64, requires_grad=True) for _ in range(3))
@@ -99,44 +93,44 @@ def attention(
     """
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    if dropout and dropout_state is None:
+    options["deterministic"] = deterministic
+    if options.get("dropout") and dropout_state is None:
         dropout_state = new_dropout_state(q.device, generator) if seed is None else _state(seed, offset, q.device)
-    order = _layout(layout)
+    layout_code = _layout(layout)
     if alibi is not None:
-        alibi = _slopes(alibi, q, order)
+        alibi = _slopes(alibi, q, layout_code)
     lengths_q = lengths_k = None
-    if lengths is None:
-        max_lengths = 0, 0
-    else:
+    max_q = max_k = 0
+    if lengths is not None:
         lengths_q, lengths_k = _lengths(lengths, q)
-        max_lengths = _two("max_lengths", max_lengths, "(of queries, of keys)")
-    return attend(q, k, v, (bias, alibi, lengths_q, lengths_k, dropout_state),
-                  (causal, window, align, diagonal, scale, softcap, dropout, origin, algorithm, deterministic),
-                  block_mask, order, max_lengths, return_lse)
+        max_q, max_k = two_integers("max_lengths", max_lengths, "(of queries, of keys)")
+    return attend(q, k, v, bias, options, block_mask=block_mask, layout=layout_code, alibi=alibi, lengths_q=lengths_q,
+                  lengths_k=lengths_k, max_q=max_q, max_k=max_k, dropout_state=dropout_state, return_lse=return_lse)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, others: tuple[Tensor | None, ...], description: tuple, block_mask: BlockMask | None,
-           order: int, max_lengths: tuple[int, int], return_lse: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """``attention`` without defaults, which take a tenth of a small call. others: bias, alibi, lengths of queries and of
-    keys, dropout_state; description: as ``options`` takes it."""
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[str, Any], *,
+           block_mask: BlockMask | None = None, layout: int = _core.SEQUENCE_FIRST, alibi: Tensor | None = None,
+           lengths_q: Tensor | None = None, lengths_k: Tensor | None = None, max_q: int = 0, max_k: int = 0,
+           dropout_state: Tensor | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """``attention`` after its arguments have been converted: tensors on the device of q, and the table's options."""
     if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
-    bias = others[0]
-    max_q, max_k = max_lengths
     if not _is_eager(q, k, v, bias):
         if isinstance(bias, CausalBias):
-            raise ValueError("bias is a CausalBias, which holds no values; pass causal=True and align in its place")
+            raise ValueError("bias is a CausalBias, which holds no values; pass causal=True and align instead")
         if not torch.compiler.is_compiling():
             _check_tensors(q=q, k=k, v=v, bias=bias)
-            options(description, block_mask)  # in its words, not in those of the operator's schema
+            core_options(options, block_mask)  # its error texts are better than those of the operator's schema
         key = None if block_mask is None else _operators.mask_key(block_mask)
-        out, lse = torch.ops.tessera.forward(q, k, v, *others, max_q, max_k, order, *description, key)
+        out, lse = torch.ops.tessera.forward(q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state, max_q, max_k,
+                                             layout, *describe(options), key)
         return (out, lse) if return_lse else out
-    call = (options(description, block_mask), order, max_q, max_k)
+    inputs = _calls.Inputs(core_options(options, block_mask), layout, max_q, max_k, alibi, lengths_q, lengths_k,
+                           dropout_state)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (bias is not None and bias.requires_grad)):
-        return _operators.Attention.apply(call, others[1:], return_lse, q, k, v, bias)
-    out, lse = _calls.forward(*call, q, k, v, *others, return_lse)
+        return _operators.Attention.apply(inputs, return_lse, q, k, v, bias)
+    out, lse = _calls.forward(inputs, q, k, v, bias, return_lse)
     return (out, lse) if return_lse else out
 
 
@@ -146,8 +140,8 @@ def new_dropout_state(device: torch.device | str = "cpu", generator: torch.Gener
 
 
 def _is_eager(q, k, v, bias) -> bool:
-    """Whether nobody but autograd watches: no compiler, tracer, mode, functorch transform, forward-mode AD, profiler or
-    tensor subclass, and a device that the library knows. Then the operators are not needed."""
+    """True in plain eager mode: no compiler, tracer, mode, functorch transform, forward-mode AD, profiler or tensor
+    subclass, and a device that the library knows. Such calls need no operators."""
     return not (
         torch.compiler.is_compiling()
         or type(q) not in _PLAIN or type(k) not in _PLAIN or type(v) not in _PLAIN or type(bias) not in _PLAIN
@@ -162,7 +156,7 @@ def _is_eager(q, k, v, bias) -> bool:
 
 
 def _check_tensors(**tensors) -> None:
-    """Forward-mode derivatives do not exist here, and the operators would drop them without a word."""
+    """``attention`` has no forward-mode derivative, and the operators would silently drop tangents."""
     for name, tensor in tensors.items():
         if tensor is None and name == "bias":
             continue
@@ -198,7 +192,7 @@ def _autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
-def _slopes(alibi: Tensor | Sequence[float] | bool, q: Tensor, order: int) -> Tensor | None:
+def _slopes(alibi: Tensor | Sequence[float] | bool, q: Tensor, layout_code: int) -> Tensor | None:
     if isinstance(alibi, Tensor):
         _operators.refuse_learned_slopes(alibi)
         return alibi if alibi.dim() == 0 else _calls.with_rows(alibi)
@@ -206,7 +200,7 @@ def _slopes(alibi: Tensor | Sequence[float] | bool, q: Tensor, order: int) -> Te
         return None
     if alibi is not True:
         return _numbers("alibi", alibi, torch.float32, q)
-    heads = _heads(q.shape, order)
+    heads = _heads(q.shape, layout_code)
     if torch.compiler.is_compiling():  # the number of heads may be symbolic
         return torch.ops.tessera.alibi_slopes(q.detach(), heads)
     return torch.tensor(_core.alibi_slopes(heads), dtype=torch.float32, device=q.device)

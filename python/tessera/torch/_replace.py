@@ -1,4 +1,4 @@
-"""`replace_sdpa`: the library's attention in the place of PyTorch's, for a block of code."""
+"""`replace_sdpa`: the library's attention instead of PyTorch's, for a block of code."""
 
 import contextlib
 import contextvars
@@ -20,19 +20,19 @@ from tessera.torch._sdpa import scaled_dot_product_attention
 
 _BUILTIN = torch._C._nn.scaled_dot_product_attention
 
-# How many replace_sdpa() the running code is inside of. Threads and asyncio's tasks each have their own number. The compiler
-# can trace no context variable, so code that it traces reads the number of the thread.
+# How many replace_sdpa() blocks the running code is in. Threads and asyncio tasks each have their own count. The compiler
+# cannot trace a context variable, so traced code reads the count of the thread.
 _depth = contextvars.ContextVar("tessera.torch.replace_sdpa", default=0)
 _thread = threading.local()
 
 
 class replace_sdpa(contextlib.ContextDecorator):
-    """Inside of it ``torch.nn.functional.scaled_dot_product_attention`` is the library's.
+    """In this block ``torch.nn.functional.scaled_dot_product_attention`` is the library's.
 
-    For models that cannot be edited. It nests, ends with its block, whatever ends the block, and holds for the thread or
-    asyncio task that entered it (in compiled code: for the thread). Enter it around the forward pass: what PyTorch's
-    activation checkpointing recomputes later, also outside of the block, is computed as the forward pass was. On exit it
-    leaves alone what others have put in PyTorch's place meanwhile.
+    It is for models that cannot be edited. Blocks nest, end however the code in them ends, and affect the thread or
+    asyncio task that entered them (in compiled code: the thread). Enter one around the forward pass: PyTorch's activation
+    checkpointing then recomputes with the same attention, also outside of the block. On exit the block keeps replacements
+    that other code has made meanwhile.
 
     It reaches code that looks the function up when it calls it (``F.scaled_dot_product_attention``,
     torch.nn.MultiheadAttention, transformers, diffusers), not code that has imported it by name before.
@@ -62,7 +62,7 @@ class replace_sdpa(contextlib.ContextDecorator):
 
 
 def _holds() -> bool:
-    """Whether the running code is inside of a replace_sdpa()."""
+    """Whether the running code is in a replace_sdpa() block."""
     if torch.compiler.is_compiling():
         return getattr(_thread, "depth", 0) > 0
     return _depth.get() > 0
@@ -73,13 +73,13 @@ class _Mode(TorchFunctionMode):
         return (scaled_dot_product_attention if func is _BUILTIN else func)(*args, **(kwargs or {}))
 
 
-# --- what stands in PyTorch's modules while anybody is inside of a replace_sdpa() ------------------------------------
-# Each is made once for what it replaces, so that compiled code finds the same function again.
+# --- replacements in PyTorch's modules while any code is in a replace_sdpa() block ------------------------------------
+# Each is made once for its original, so that compiled code finds the same function again.
 
 
 @functools.lru_cache(maxsize=8)
 def _switch(original):
-    """scaled_dot_product_attention: the library's for those inside of a replace_sdpa(), the original for others."""
+    """scaled_dot_product_attention: the library's in a replace_sdpa() block, the original elsewhere."""
 
     @functools.wraps(original)
     def switch(query, key, value, attn_mask=None, *args, **kwargs):
@@ -117,7 +117,7 @@ def _remembering_class(original):
 
 
 def _as_now(function):
-    """The function, with the attention that is in force now, whenever it runs."""
+    """The function, which always runs with the attention that is active now."""
     if not _holds():
         return function
 
@@ -130,7 +130,7 @@ def _as_now(function):
 
 
 class _StandIns:
-    """They are there while anybody uses them. What others put in the same places stays, and keeps what it wraps."""
+    """Installed while any block is active. Replacements that other code has made stay, and keep what they wrap."""
 
     def __init__(self, *places) -> None:
         self._places = [place for place in places if hasattr(*place[:2])]
@@ -143,8 +143,8 @@ class _StandIns:
             self._users += 1
             if self._users > 1:
                 return
-            # PyTorch lists the functions that modes may override once, when it first compiles, by the names of its
-            # modules: the list must be made before another function stands there.
+            # PyTorch lists the functions that modes may override once, when it first compiles, by the names in its
+            # modules. The list must exist before another function has such a name.
             get_overridable_functions()
             for owner, name, make in self._places:
                 original = getattr(owner, name)

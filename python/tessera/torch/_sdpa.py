@@ -28,10 +28,10 @@ def scaled_dot_product_attention(
     query is (..., heads, L, E), key (..., heads, S, E), value (..., heads, S, Ev), of rank 2 or more; leading
     dimensions broadcast. attn_mask: bool (True takes part) or float (added), broadcast to (..., heads, L, S), float
     masks with their gradient, or a CausalBias of torch.nn.attention.bias. is_causal: from the first key on (top-left);
-    it may stand beside a mask. enable_gqa: key and value may have fewer heads. dropout_p applies whenever it is not 0,
-    as in PyTorch. Tensor subclasses are asked first, by ``__torch_function__``.
+    it may be combined with a mask. enable_gqa: key and value may have fewer heads. dropout_p applies whenever it is not
+    0, as in PyTorch. ``__torch_function__`` of tensor subclasses comes first.
 
-    A row that sees no key gives 0 and gradients of 0; so does PyTorch since 2.5 (older ones gave NaN). A bool mask
+    A row without visible keys gives 0 and gradients of 0, as in PyTorch since 2.5 (older versions gave NaN). A bool mask
     becomes a bias of 0 and -inf in the smallest form that broadcasts to it: a padding mask stays (batch, 1, 1, S).
 
     >>> import torch, tessera.torch
@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
     >>> tessera.torch.scaled_dot_product_attention(x, x, x, is_causal=True).shape
     torch.Size([2, 8, 128, 64])
     """
-    if dropout_p == 1.0:  # outside the library's range: everything is dropped, and every gradient is 0
+    if dropout_p == 1.0:  # outside the library's range: all results and gradients are 0
         return 0.0 * scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale,
                                                   enable_gqa=enable_gqa)
     align = "top_left"
@@ -56,18 +56,18 @@ def scaled_dot_product_attention(
         query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
     bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
     state = new_dropout_state(query.device) if dropout_p > 0.0 else None
-    out = attend(query, key, value, (bias, None, None, None, state),
-                 (is_causal, None, align, None, scale, 0.0, dropout_p, (0, 0, 0, 0), "automatic",
-                  torch.are_deterministic_algorithms_enabled()), None, HEADS_FIRST, (0, 0), False)
+    options = {"causal": is_causal, "align": align, "scale": scale, "dropout": dropout_p,
+               "deterministic": torch.are_deterministic_algorithms_enabled()}
+    out = attend(query, key, value, bias, options, layout=HEADS_FIRST, dropout_state=state)
     if batch is None:
         return out
     return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])
 
 
 def _align_of(mask: CausalBias, query: Tensor, key: Tensor, is_causal: bool) -> str:
-    """Where the diagonal lies for a mask that has no values, only the name of a corner."""
+    """The alignment of a mask that has no values, only the name of a corner."""
     if is_causal:
-        raise ValueError("attn_mask is a CausalBias and is_causal is True; give one of them")
+        raise ValueError("attn_mask is a CausalBias and is_causal is True; pass only one of them")
     if mask.variant == CausalVariant.UPPER_LEFT:
         return "top_left"
     sizes, wanted = (mask.seq_len_q, mask.seq_len_kv), (query.shape[-2], key.shape[-2])
@@ -77,8 +77,8 @@ def _align_of(mask: CausalBias, query: Tensor, key: Tensor, is_causal: bool) -> 
 
 
 def _four_dimensional(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
-    """Query, key and value with one batch dimension and kv heads that divide the query heads; and the dimensions that
-    became the batch. Broadcast dimensions are expanded, not copied, as far as a view can say it."""
+    """Query, key and value with one batch dimension and kv heads that divide the query heads, and the dimensions that
+    became the batch. Broadcast dimensions are expanded without a copy where a view allows it."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise ValueError(f"{name}.shape is {tuple(tensor.shape)}; it must have at least 2 dimensions")
@@ -110,7 +110,7 @@ def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) ->
     mask = mask[(None,) * (len(full) - mask.dim())]
     if any(size not in (1, wanted) for size, wanted in zip(mask.shape, full)):
         raise RuntimeError(f"attn_mask.shape is {tuple(mask.shape)}; it must broadcast to {full}")
-    if not mask.requires_grad:  # what was expanded before it came here need not be as large as it looks
+    if not mask.requires_grad:  # an expanded dimension shrinks to one element again
         for dimension in range(len(full) - 1):
             if mask.stride(dimension) == 0 and mask.shape[dimension] > 1:
                 mask = mask.narrow(dimension, 0, 1)
@@ -122,7 +122,7 @@ def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) ->
 
     dtype = query.dtype
     if dtype != torch.float64 and torch.is_autocast_enabled(mask.device.type):
-        dtype = torch.get_autocast_dtype(mask.device.type)  # what `attention` will make of the query
+        dtype = torch.get_autocast_dtype(mask.device.type)  # the type that `attention` converts the query to
         mask = mask if mask.dtype in (torch.bool, torch.float32) else mask.to(dtype)
     if mask.dtype == torch.bool:
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))

@@ -27,7 +27,8 @@ void set_last_error(const char* text) noexcept {
 }
 
 void copy_text(std::string_view text, char* buffer, std::size_t capacity, std::size_t* length) {
-  if (buffer == nullptr && length == nullptr) refuse("buffer and length are null; one of them must be given");
+  if (buffer == nullptr && length == nullptr)
+    refuse("buffer and length are null; at least one of them is required");
   if (length != nullptr) *length = text.size();
   if (buffer == nullptr) return;
   if (capacity <= text.size()) {

@@ -1,5 +1,5 @@
-// DLPack in: another library's tensor as ours, without a copy. Everything that the caller's struct says is
-// checked before it is used, since it often comes from another language.
+// DLPack in: another library's tensor as ours, without a copy. Everything that the caller's struct
+// says is checked before it is used, since it often comes from another language.
 #include <dlpack/dlpack.h>
 
 #include <algorithm>
@@ -52,7 +52,8 @@ DType dtype_of(const DLDataType& type) {
 }
 
 Device device_of(const DLDevice& device) {
-  // Copied as a number: newer versions of DLPack have kinds that this header's enumeration cannot hold.
+  // Copied as a number: newer versions of DLPack have kinds that this header's enumeration cannot
+  // hold.
   static_assert(sizeof(device.device_type) == sizeof(int));
   int type = 0;
   std::memcpy(&type, &device.device_type, sizeof(type));
@@ -68,14 +69,13 @@ Device device_of(const DLDevice& device) {
       return Device::cuda(device.device_id);
     default:
       refuse("dl_tensor.device.device_type is ", type,
-             "; it must be 1 (CPU), 2 (CUDA), 3 (pinned by CUDA, taken as CPU) or 13 (managed by CUDA, taken "
-             "as its "
-             "GPU)");
+             "; it must be 1 (CPU), 2 (CUDA), 3 (CUDA pinned, counts as CPU) or 13 (CUDA managed, "
+             "counts as its GPU)");
   }
 }
 
-// Sizes, refused when negative or when the number of bytes does not fit 63 bits: a product that wraps to 0
-// would pass for an empty tensor.
+// Sizes, refused when negative or when the number of bytes does not fit 63 bits: a product that
+// wraps to 0 would pass for an empty tensor.
 void check_shape(const DLTensor& given, std::int64_t element_bytes) {
   std::int64_t bytes = element_bytes;
   for (int i = 0; i < given.ndim; ++i) {
@@ -84,7 +84,7 @@ void check_shape(const DLTensor& given, std::int64_t element_bytes) {
     // A size of 0 does not excuse the others: strides are products of them.
     if (__builtin_mul_overflow(bytes, size > 0 ? size : 1, &bytes)) {
       refuse(indexed("shape", i), " is ", size,
-             "; with the sizes before it the tensor has more than 2^63 - 1 bytes, which is the most");
+             "; with the sizes before it the tensor exceeds the limit of 2^63 - 1 bytes");
     }
   }
 }
@@ -101,14 +101,14 @@ void check_strides(const DLTensor& given, std::int64_t element_bytes) {
         __builtin_mul_overflow(steps, stride < 0 ? -stride : stride, &span) ||
         __builtin_mul_overflow(span, element_bytes, &span) || __builtin_add_overflow(extent, span, &extent)) {
       refuse(indexed("strides", i), " is ", stride, "; with the size ", given.shape[i],
-             " the tensor reaches over more than 2^63 - 1 bytes, which is the most");
+             " the tensor spans more than the limit of 2^63 - 1 bytes");
     }
   }
 }
 
 void* first_element(const DLTensor& given, std::int64_t element_bytes, bool empty) {
   if (given.data == nullptr) {
-    if (!empty) refuse("dl_tensor.data is null; it must not be unless a size is 0");
+    if (!empty) refuse("dl_tensor.data is null; only a tensor with a size of 0 may be null");
     return nullptr;
   }
   const auto size = static_cast<std::uint64_t>(element_bytes);
@@ -142,8 +142,8 @@ Tensor import(const void* dl_tensor, TensorRole role) {
   const bool empty = std::find(given.shape, given.shape + given.ndim, 0) != given.shape + given.ndim;
   if (given.strides != nullptr && !empty) check_strides(given, element_bytes);
 
-  // Dimensions that the other library does not have are of size 1, where strides do not matter: a batch (and
-  // what else leads) in front, and for an LSE the last dimension.
+  // Dimensions that the other library does not have are of size 1, where strides do not matter: a
+  // batch (and what else leads) in front, and for an LSE the last dimension.
   const bool trailing = role == TensorRole::lse && given.ndim < 4;
   const int first = 4 - given.ndim - (trailing ? 1 : 0);
   tensor.shape = {1, 1, 1, 1};

@@ -1,5 +1,5 @@
-// What every function of the C interface needs: catching everything at the boundary, the thread's error
-// text, versioned structs, and text into the caller's buffer.
+// What every function of the C interface needs: catching everything at the boundary, the thread's
+// error text, versioned structs, and text into the caller's buffer.
 #pragma once
 
 #include <algorithm>
@@ -30,20 +30,20 @@ tsr_status guarded(Body&& body) noexcept {
     set_last_error(error.what());
     return static_cast<tsr_status>(error.code());
   } catch (const std::bad_alloc&) {
-    set_last_error("out of memory: the library could not allocate what the call needs");
+    set_last_error("out of memory on the host");
     return TSR_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     set_last_error(error.what());
     return TSR_INTERNAL_ERROR;
   } catch (...) {
-    set_last_error("an exception of unknown type");
+    set_last_error("a callback threw an exception of unknown type");
     return TSR_INTERNAL_ERROR;
   }
 }
 
-// Refuses a null pointer for an argument that is needed.
+// Refuses a null pointer for a required argument.
 inline void require(const void* pointer, const char* argument) {
-  if (pointer == nullptr) refuse(argument, " is null; it must not be");
+  if (pointer == nullptr) refuse(argument, " is null; it is required");
 }
 
 // Refuses a value other than 0 in a field kept for later.
@@ -54,8 +54,8 @@ inline void require_reserved(std::int32_t value, const char* field) {
 // Refuses a struct whose size no header can have set. `smallest`: what every version of it has had.
 inline void check_struct_size(std::size_t size, std::size_t smallest, const char* argument,
                               const char* initialiser) {
-  // Far above every struct here, and small enough that the search for unknown fields stays in what an
-  // uninitialised size could make us read.
+  // Far above every struct here, and small enough that the search for unknown fields stays in what
+  // an uninitialised size could make us read.
   static constexpr std::size_t kLargest = 4096;
   if (size >= smallest && size <= kLargest) return;
   refuse(argument, ".struct_size is ", size, "; it must be at least ", smallest, " and at most ", kLargest,

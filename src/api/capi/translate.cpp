@@ -1,5 +1,6 @@
-// From the structs of the C interface to those of the C++ interface. Only what C can express and C++ cannot
-// is checked here (null pointers, unknown enumerators, struct sizes); the rest is validated once, below.
+// From the structs of the C interface to those of the C++ interface. Only what C can express and
+// C++ cannot is checked here (null pointers, unknown enumerators, struct sizes); the rest is
+// validated once, below.
 #include "api/capi/translate.h"
 
 #include <cstddef>
@@ -40,8 +41,8 @@ static_assert(TSR_AUTOMATIC == static_cast<int>(Algorithm::automatic) &&
               TSR_FLASH3 == static_cast<int>(Algorithm::flash3) &&
               TSR_MINIMAL == static_cast<int>(Algorithm::minimal));
 
-// A struct without padding at its end: a field added later then never lies in bytes that an older program
-// left unset.
+// A struct without padding at its end: a field added later then never lies in bytes that an older
+// program left unset.
 static_assert(offsetof(tsr_attention, reserved) + 4 == sizeof(tsr_attention));
 static_assert(offsetof(tsr_execution, reserved) + 4 == sizeof(tsr_execution));
 static_assert(offsetof(tsr_shapes, reserved) + 4 == sizeof(tsr_shapes));

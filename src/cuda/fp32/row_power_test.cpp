@@ -9,8 +9,8 @@
 namespace tessera::cuda::fp32 {
 namespace {
 
-// The largest number of a row comes into [2^14, 2^15), or below for subnormal rows; the factor reverses
-// that exactly.
+// The largest number of a row comes into [2^14, 2^15), or below for subnormal rows. The factor
+// reverses that exactly.
 TEST(RowPower, BringsRowsIntoTheRangeOfHalves) {
   for (int exponent = -149; exponent <= 127; ++exponent) {
     const float x = std::ldexp(1.0F, exponent);

@@ -62,7 +62,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 
 
 def _lengths(batch: int, queries: int, capacity: int, filled: Tensor, leftpad: Tensor | None):
-    """Cumulative lengths of three sequences per cache row: what is before it, what counts, and what is free."""
+    """Cumulative lengths of three sequences per cache row: left padding, filled tokens, free tokens."""
     row = torch.arange(batch, device=filled.device)
     begin = row * capacity + (0 if leftpad is None else leftpad)
     lengths_k = torch.stack((begin, row * capacity + filled, (row + 1) * capacity), dim=1).flatten()

@@ -7,7 +7,7 @@ flash-attn keeps them private, but their signatures are what such code is writte
 import torch
 
 from tessera import _core
-from tessera._attention import options
+from tessera._arguments import core_options
 from tessera.compat.flash_attn._packed import packed_words
 from tessera.compat.flash_attn._probabilities import signed_probabilities
 from tessera.torch import _calls, attention, new_dropout_state
@@ -15,7 +15,7 @@ from tessera.torch import _calls, attention, new_dropout_state
 
 def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1,
                         softcap=0.0, alibi_slopes=None, return_softmax=False):
-    """(out, softmax_lse, S_dmask, rng_state) of (batch, seqlen, heads, head_dim); S_dmask is empty unless asked for."""
+    """(out, softmax_lse, S_dmask, rng_state) of (batch, seqlen, heads, head_dim); S_dmask is empty unless requested."""
     return _forward(q, k, v, None, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap,
                     alibi_slopes, return_softmax)
 
@@ -67,16 +67,17 @@ def _forward(q, k, v, packed, dropout_p, softmax_scale, causal, window, softcap,
 @torch.no_grad()
 def _backward(dout, q, k, v, out, lse, grads, packed, dropout_p, softmax_scale, causal, window, softcap,
               alibi, deterministic, state):
-    description = options((causal, window, "bottom_right", None, softmax_scale, softcap, dropout_p, (0, 0, 0, 0),
-                           "automatic", deterministic))
+    options = core_options({"causal": causal, "window": window, "scale": softmax_scale, "softcap": softcap,
+                            "dropout": dropout_p, "deterministic": deterministic})
     if dropout_p > 0 and state is None:
         raise ValueError("rng_state is None; with dropout it must be the one that forward returned")
-    lengths, longest = (None, None), (0, 0)
+    (lengths_q, lengths_k), (max_q, max_k) = (None, None), (0, 0)
     if packed:
-        lengths, longest, alibi = packed_words(q, k, *packed, alibi).values()
+        (lengths_q, lengths_k), (max_q, max_k), alibi = packed_words(q, k, *packed, alibi).values()
     if alibi is not None:
         alibi = _calls.with_rows(alibi)
     q, k, v, out, dout = (_calls.with_rows(x) for x in (q, k, v, out, dout))
-    _core.backward(description, q, k, v, None, out, lse, dout, None, *grads, None, alibi, *lengths, *longest, 0, 0,
-                   state, _core.SEQUENCE_FIRST, _calls.stream(q), torch.get_num_threads(), q.is_cuda)
+    _core.backward(options, q, k, v, None, out, lse, dout, None, *grads, None, alibi=alibi, lengths_q=lengths_q,
+                   lengths_k=lengths_k, max_q=max_q, max_k=max_k, dropout_state=state, stream=_calls.stream(q),
+                   threads=torch.get_num_threads(), workspace_from_q=q.is_cuda)
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)

@@ -1,4 +1,4 @@
-"""The attention matrix itself, for those who want to look at it; it holds what attention exists to avoid."""
+"""The attention matrix itself, for inspection; it needs the N x N memory that attention avoids."""
 
 import torch
 

@@ -1,7 +1,7 @@
 """flash-attn 2's interface over ``tessera.torch.attention``.
 
 Tensors are (batch, seqlen, heads, head_dim), packed (total, heads, head_dim). Causal masks and windows count from the
-bottom right; windows are inclusive, -1 is no bound; key and value may have fewer heads. With ``return_attn_probs`` the
+bottom right; windows are inclusive, and -1 means no bound; key and value may have fewer heads. With ``return_attn_probs`` the
 functions return (out, softmax_lse, S_dmask): LSE as (batch, heads, seqlen_q), packed (heads, total_q), and S_dmask, when
 there is dropout, the probabilities (batch, heads, seqlen_q, seqlen_k), negative where dropped (else None).
 """
@@ -57,8 +57,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None):
     """Packed sequences: q (total_q, heads, head_dim), k, v (total_k, heads_k, head_dim), int32 cumulative lengths
-    (batch + 1), and the longest of each, or more. Sequences may be empty, and tokens behind the last one, which belong
-    to none, give 0 on the CPU and are not written on GPUs. Pages (`block_table`) are not supported."""
+    (batch + 1), and at least the longest of each. Sequences may be empty. Tokens after the last one give 0 on the CPU and
+    are not written on GPUs. Pages (`block_table`) are not supported."""
     if block_table is not None:
         raise NotImplementedError("block_table: paged keys and values are not supported; pass them packed")
     packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)

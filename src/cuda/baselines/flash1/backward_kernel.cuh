@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_sums(const core::View& view, std::int64_t 
 
 // The work of a thread block: the loops over one key/value head of a sequence.
 template <BackwardConfig C>
-class Backward {
+struct Backward {
   static constexpr Engine E = C.engine;
   static constexpr Variant V = C.variant;
   static constexpr int D = C.head_dim, kBlock = C.block, kKeys = C.keys(), W = C.score_width();
@@ -129,7 +129,6 @@ class Backward {
   using Rows = typename Shared::Rows;
   using Sums = float[N][4];  // 16 rows by this warp's columns
 
- public:
   __device__ __forceinline__ Backward(const Arguments& arguments, unsigned char* memory)
       : a(arguments),
         p(arguments.problem),
@@ -150,7 +149,6 @@ class Backward {
     if (p.has_grad_q) store_grad_q();
   }
 
- private:
   // LSE and delta of this thread's two rows of a tile.
   struct Statistics {
     float lse[2], delta[2];

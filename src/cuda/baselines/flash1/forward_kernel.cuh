@@ -174,7 +174,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[RowState<C>::N][4], const fl
 
 // The work of a thread block: the loops over one query head of a sequence.
 template <ForwardConfig C>
-class Forward {
+struct Forward {
   static constexpr Engine E = C.engine;
   static constexpr Variant V = C.variant;
   static constexpr int D = C.head_dim, kBlockQ = C.block_q(), kStep = C.step_k, N = kStep / 8;
@@ -182,7 +182,6 @@ class Forward {
   using Rows = typename Shared::Rows;
   using Walk = core::QueryWalk;
 
- public:
   __device__ __forceinline__ Forward(const Arguments& arguments, unsigned char* memory)
       : a(arguments),
         p(arguments.problem),
@@ -209,7 +208,6 @@ class Forward {
     finalize();
   }
 
- private:
   // Derived again wherever it is needed: kept, it would cost the main loop twenty registers.
   __device__ __forceinline__ core::Sequence sequence_of() const { return core::sequence(p, sequence); }
 

@@ -12,14 +12,6 @@ __device__ __forceinline__ float sum_of_quad(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-// Stores the LSE of row `r` of a tile of `rows` rows, from its maximum in base-2 logarithms and its
-// sum.
-__device__ __forceinline__ void store_lse(const core::Problem& p, float* lse_rows, int lane, int r, int rows,
-                                          float maximum, float sum) {
-  if (lse_rows != nullptr && lane % 4 == 0 && r < rows)
-    lse_rows[r * p.lse.row_stride] = row_lse(maximum, sum);
-}
-
 // Puts half `half` of the accumulators of 16 rows, times `normaliser`, into row `r` of the staged
 // output, from chunk `chunk` on.
 template <ptx::Half16 Type, int HeadDim, int Blocks>
@@ -44,7 +36,8 @@ __device__ __forceinline__ void QueryTile<C>::finalize(bool careful) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_quad(sum_[mi][half]);
-      store_lse(p, lse_rows, lane_, row(mi, half), rows, maximum_[mi][half] * c, sum);
+      if (lse_rows != nullptr && lane_ % 4 == 0 && row(mi, half) < rows)
+        lse_rows[row(mi, half) * p.lse.row_stride] = row_lse(maximum_[mi][half] * c, sum);
       stage_row<C.type>(Tile{shared_}, lane_, row(mi, half), 0, o_[mi], half,
                         sum == 0 ? 0 : a_.features.keep_scale / sum);
     }
@@ -60,7 +53,7 @@ __device__ __forceinline__ void QueryTile<C>::finalize(bool careful) {
 template <Config C>
 __device__ __forceinline__ void WideQueryTile<C>::finalize(bool careful) {
   const core::Problem& p = a_.p;
-  float* const lse_rows = part_ == 0 ? info().lse : nullptr;
+  float* const lse_rows = info().lse;
   const int rows = info().end - info().begin;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
@@ -78,7 +71,8 @@ __device__ __forceinline__ void WideQueryTile<C>::finalize(bool careful) {
       const int r = row(mi, half);
       const float sum = __uint_as_float(ptx::load_shared_word(exchange(0, r))) +
                         __uint_as_float(ptx::load_shared_word(exchange(1, r)));
-      store_lse(p, lse_rows, lane_, r, rows, maximum_[mi][half] * a_.features.scale_log2, sum);
+      if (part_ == 0 && lse_rows != nullptr && lane_ % 4 == 0 && r < rows)
+        lse_rows[r * p.lse.row_stride] = row_lse(maximum_[mi][half] * a_.features.scale_log2, sum);
       stage_row<C.type>(Tile{shared_}, lane_, r, part_ * kD, o_[mi], half,
                         sum == 0 ? 0 : a_.features.keep_scale / sum);
     }

@@ -4,7 +4,6 @@
 
 #include "cuda/common/features.cuh"
 #include "cuda/common/ptx/math.cuh"
-#include "cuda/sm90/common/rows.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/loader.cuh"
 
@@ -93,7 +92,11 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
   for (int row = 0; row < rows; ++row) {
     ptx::HalfBits* out =
         a_.p.out.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row) + first_column;
-    store_row<kRows>(out, shared_.out, first + row, columns, lane_);
+#pragma unroll 1
+    for (int column = lane_; column < columns; column += 32) {
+      out[column] = ptx::load_shared_half(ptx::shared_address(shared_.out) +
+                                          element_offset(kRows, first + row, column));
+    }
   }
   __syncwarp();
 }

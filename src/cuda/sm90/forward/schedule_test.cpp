@@ -82,7 +82,8 @@ void takes_every_tile_once(bool causal) {
       std::vector<PackedLengths> lengths;
       std::int64_t tokens = 0;
       for (int i = 0; i < sequences; ++i) {
-        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};  // also the borders of passes
+        // Also the borders of passes.
+        constexpr int kKeys[] = {0, 1, 281, 300, 562, 2250, 4500, 9000};
         const int q = static_cast<int>(random() % 3 == 0 ? 0 : random() % 3000), k = kKeys[random() % 8];
         const int highs[] = {0, k - q, -kFar};
         lengths.push_back({q, k, causal ? highs[random() % 3] : kFar});

@@ -181,11 +181,11 @@ def test_outputs_that_are_given():
     assert result[0] is out and result[1] is lse
 
 
-def test_only_wanted_gradients():
+def test_only_requested_gradients():
     q, k, v = random_qkv()
     out, lse = tessera.attention(q, k, v, return_lse=True)
     every = tessera.attention_backward(out, q, k, v, out, lse)
-    some = tessera.attention_backward(out, q, k, v, out, lse, wanted=["k"])
+    some = tessera.attention_backward(out, q, k, v, out, lse, gradients=["k"])
     assert some.q is None and some.v is None and some.bias is None
     np.testing.assert_array_equal(some.k, every.k)
 

@@ -67,7 +67,7 @@ def test_conversions_agree():
 def test_wrong_masks():
     with pytest.raises(ValueError, match="radius"):
         BlockMask.local(64, 64, -1)
-    with pytest.raises(ValueError, match="q_length is 100; with blocks of 16 it must make 4 blocks"):
+    with pytest.raises(ValueError, match="q_length is 100; with blocks of 16 it must have 4 blocks"):
         BlockMask.from_blocks(np.ones((4, 4), bool), q_length=100, block_q=16)
     with pytest.raises(ValueError, match="kept.dtype is float64; it must be bool or uint8"):
         BlockMask.from_blocks(np.ones((4, 4)))
@@ -96,7 +96,7 @@ def test_arguments_of_masks():
         BlockMask.random(64, 64, 0.5, -1)
     with pytest.raises(ValueError, match="block_q is None; it must be an integer"):
         BlockMask.from_blocks(flags, block_q=None)
-    with pytest.raises(ValueError, match="q_length is not given, and 4 blocks of 4611686018427387904 make more than"):
+    with pytest.raises(ValueError, match="q_length is omitted, and 4 blocks of 4611686018427387904 make more than"):
         BlockMask.from_blocks(flags, block_q=2**62, block_k=1)
     with pytest.raises(ValueError, match="columns is 'a'; it must be a sequence of integers"):
         BlockMask.from_csr(64, 64, [0, 1], "a", block_q=64, block_k=64)

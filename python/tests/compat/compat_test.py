@@ -352,5 +352,5 @@ def test_install_refuses_to_mix(monkeypatch):
     import types
 
     monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
-    with pytest.raises(ImportError, match="loaded already"):
+    with pytest.raises(ImportError, match="already loaded"):
         tessera.compat.install()

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import tessera
 from tessera import _core
+from tessera._arguments import TABLE, Description, core_options, description_of
 from tessera._command import invocation
 
 
@@ -40,7 +42,8 @@ def stub() -> ast.Module:
 
 def parameters(function: ast.FunctionDef) -> list[str]:
     arguments = function.args
-    return [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
+    return [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs] + (
+        [f"**{arguments.kwarg.arg}"] if arguments.kwarg else [])
 
 
 def runtime_parameters(signature: str) -> list[str]:
@@ -69,7 +72,10 @@ def test_stubs_are_true():
             runtime = getattr(_core, node.name)
             own = {m for m in vars(runtime) if not m.startswith("_")}
             methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
-            assert own == {m for m in methods if not m.startswith("_")}, node.name
+            attributes = {m.target.id for m in node.body if isinstance(m, ast.AnnAssign)}
+            if "__getattr__" in methods:  # Options: its attributes are the rows of the table
+                attributes |= set(TABLE) - {"causal", "window"}
+            assert own == attributes | {m for m in methods if not m.startswith("_")}, node.name
             for name, method in methods.items():
                 signature = getattr(getattr(runtime, name), "__nb_signature__", None)
                 if signature and len(signature) == 1:
@@ -79,6 +85,32 @@ def test_stubs_are_true():
 
 def test_the_package_is_typed():
     assert os.path.exists(os.path.join(os.path.dirname(tessera.__file__), "py.typed"))
+
+
+def test_every_option_is_declared_once():
+    """Signature, docstring, extension and the way back to a description follow from the table."""
+    for function in (tessera.attention, tessera.attention_backward, tessera.plan):
+        shown = inspect.signature(function).parameters
+        assert "options" not in shown
+        for name, option in TABLE.items():
+            assert shown[name].default == option.default and shown[name].kind is inspect.Parameter.KEYWORD_ONLY, name
+            assert f"        {name}: " in function.__doc__, name
+        assert not any(len(line) > 120 for line in function.__doc__.splitlines())
+    assert _core.Options() == core_options({}) == core_options(dict(Description()._asdict()))
+    made = core_options({"causal": True, "softcap": 2.0, "origin": (1, 2, 3, 4), "algorithm": "flash2"})
+    assert core_options(description_of(made)._asdict()) == made != core_options({"causal": True})
+    assert repr(made) == 'Options(right=0, softcap=2.0, origin=(1, 2, 3, 4), algorithm=\'flash2\')'
+    assert pickle.loads(pickle.dumps(made)) == made and hash(made) == hash(pickle.loads(pickle.dumps(made)))
+
+
+def test_unknown_arguments_are_named():
+    q = np.ones((1, 2, 1, 4), np.float32)
+    with pytest.raises(TypeError, match="unknown argument 'causl'; the options are causal, window"):
+        tessera.attention(q, q, q, causl=True)
+    with pytest.raises(TypeError, match="^the argument wanted is now called gradients$"):
+        tessera.attention_backward(q, q, q, q, q, q, wanted="q")
+    with pytest.raises(TypeError, match="Options has an unknown argument; it takes scale, left"):
+        _core.Options(causal=True)
 
 
 def test_plan():

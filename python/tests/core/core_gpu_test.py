@@ -44,5 +44,5 @@ def test_arrays_on_two_devices_are_refused():
     q = torch.randn(1, 4, 2, 8, device="cuda", dtype=torch.float16)
     with pytest.raises(ValueError):
         tessera.attention(q, q.cpu(), q)
-    with pytest.raises(ValueError, match="alibi lies on cpu; it must be on cuda:0"):
+    with pytest.raises(ValueError, match="alibi is on cpu; it must be on cuda:0"):
         tessera.attention(q, q, q, alibi=torch.ones(2))

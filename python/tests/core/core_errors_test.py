@@ -32,7 +32,7 @@ def qkv(*shape, dtype=np.float32):
     ({"dropout": 0.5, "dropout_state": np.zeros(3, np.int64)}, "dropout_state has 3 entries; it must have 2"),
     ({"out": np.ones((1, 4, 2, 7), np.float32)}, "out.shape"),
     ({"out": np.ones((1, 4, 2, 8), np.float64)}, "out"),
-    ({"block_mask": tessera.BlockMask.local(64, 64, 1)}, "blocks is made for q_length 64"),
+    ({"block_mask": tessera.BlockMask.local(64, 64, 1)}, "blocks has q_length 64"),
     ({"origin": (-1, 0, 0, 0)}, "origin.row is -1"),
     ({"origin": (1, 2)}, r"origin is \(1, 2\); it must be four integers"),
     ({"origin": np.array(1)}, r"origin is an array \(ndarray\); it must be four integers"),
@@ -160,8 +160,8 @@ def test_wrong_shapes_and_types():
         tessera.attention([[1.0]], k, v)
     with pytest.raises(TypeError, match="k is of type int; it must be an array with __dlpack__"):
         tessera.attention(q, 3, v)
-    with pytest.raises(ValueError, match="wanted has 'x'"):
-        tessera.attention_backward(q, q, k, v, q, q, wanted="x")
+    with pytest.raises(ValueError, match="gradients has 'x'; it may have q, k, v, bias"):
+        tessera.attention_backward(q, q, k, v, q, q, gradients="x")
     every_third_byte = np.frombuffer(bytes(300), dtype=np.uint8)
     view = np.ndarray((1, 4, 1, 2), np.float32, every_third_byte, strides=(0, 9, 0, 4))
     with pytest.raises(ValueError, match="q.strides.* is 9 bytes"):
