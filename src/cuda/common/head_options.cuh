@@ -41,11 +41,11 @@ __device__ __forceinline__ float biased_score(float score, float bias) {
 
 // Turns the product of row i and column j into a score in base-2 logarithms. `grad` is the gradient
 // of the result and becomes that of the scaled product; BeforeCap leaves it as it is. The bias is
-// read only where `seen`.
+// read only where `visible`.
 template <bool BeforeCap = false>
 __device__ __forceinline__ float featured_score(const core::Problem& p, const ScoreFeatures& f,
                                                 const HeadOptions& o, float score, float& grad, int i, int j,
-                                                bool seen) {
+                                                bool visible) {
   float value;
   if (f.softcap_in != 0) {
     const float bent = ptx::tanh(score * f.softcap_in);
@@ -55,7 +55,8 @@ __device__ __forceinline__ float featured_score(const core::Problem& p, const Sc
     value = score * f.scale_log2;
   }
   if (f.has_alibi) value -= o.slope * static_cast<float>(abs(i + o.diagonal - j));
-  if (f.has_bias && seen) value = biased_score<true>(value, load_bias(p, o.bias + i * p.bias.row_stride + j));
+  if (f.has_bias && visible)
+    value = biased_score<true>(value, load_bias(p, o.bias + i * p.bias.row_stride + j));
   return value;
 }
 

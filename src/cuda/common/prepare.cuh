@@ -129,8 +129,9 @@ __global__ void __launch_bounds__(kFinishThreads) backward_finish(const __grid_c
     ptx::HalfBits* to =
         p.grad_q.row<ptx::HalfBits>(block.s.tensor_batch, block.head, block.s.q_begin + block.begin + row) +
         column;
-    store_rows<64>(tile, to, p.grad_q.row_stride, 0, min(16, block.rows - row), columns - column,
-                   rows_aligned(to, p.grad_q.row_stride, columns), lane, 32);
+    const bool aligned = rows_aligned(to, p.grad_q.row_stride, columns);
+    store_rows<64>(tile, to, p.grad_q.row_stride, 0, min(16, block.rows - row), columns - column, aligned,
+                   lane, 32);
     __syncwarp();
   }
 }

@@ -20,7 +20,7 @@ struct SharedTile {
 
   std::uint32_t base;  // shared address
 
-  // Where chunk `chunk` of row `row` stands.
+  // Where chunk `chunk` of row `row` is.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
     return swizzled_offset(kRowBytes, row, chunk);
   }

@@ -25,12 +25,12 @@ struct SharedTile32 {
   std::uint32_t base;         // shared address, a multiple of 128
   std::uint32_t factors = 0;  // of a split tile (fp32/halves.cuh): where the factors of its rows stand
 
-  // Where chunk `chunk` of row `row` stands.
+  // Where chunk `chunk` of row `row` is.
   static TESSERA_HD constexpr std::uint32_t offset(int row, int chunk) {
     return swizzled_offset(kRowBytes, row, chunk);
   }
 
-  // Where chunk `chunk` + 8 line of row `row` + below stands, from the offset of (row, chunk) with
+  // Where chunk `chunk` + 8 line of row `row` + below is, from the offset of (row, chunk) with
   // chunk < 8; `below` is a multiple of 8.
   static TESSERA_HD constexpr std::uint32_t further(std::uint32_t offset, int below, int line) {
     return offset + static_cast<std::uint32_t>(below * kRowBytes + line * 128);

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
     backward_keys(const __grid_constant__ BackwardCall a) {
   // No GPU before 9.0 has more than 163 KB of shared memory for a thread block. The host's limits
   // see to it that no newer GPU runs code for an older one that needs more. Should one do so all
-  // the same, it must not go on with results that nobody has computed.
+  // the same, it must not continue with results that no kernel has computed.
   if constexpr (!ptx::kBefore90 || KeysMemory<Config::value>::kBytes <= kSharedMemoryBefore90)
     compute_key_tile<Config::value>(a);
   else __trap();

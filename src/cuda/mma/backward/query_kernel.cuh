@@ -31,7 +31,8 @@ struct QueryTile {
   int sequence, head, begin, end;
   int k_begin, k_length, q_begin;
   core::Diagonals band;
-  // Steps begin where column + shift is a multiple of block_k: where a call of the generator begins.
+  // Steps begin where column + shift is a multiple of block_k: where a call of the generator
+  // begins.
   int shift;
   Runs runs;
   Run run[2];  // the current one and the one before or after

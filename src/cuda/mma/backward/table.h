@@ -10,8 +10,8 @@ namespace tessera::cuda::mma::backward {
 
 // Tiles of keys, from sm_80 on. At head_dim 64 two thread blocks share a multiprocessor. At 128 the
 // kernel takes 161 KB of shared memory, which 8.6 and 8.9 do not have, and at 256 it takes 209 KB
-// (9.0) or 145 KB (8.0). The small kernels, which come last, take less (69 KB at 256). They have two
-// variants, the second of which supports features with and without dropout.
+// (9.0) or 145 KB (8.0). The small kernels, which come last, take less (69 KB at 256). They have
+// two variants, the second of which supports features with and without dropout.
 template <Engine E>
 inline constexpr std::array kKeys64 = {
     KeysConfig{.engine = E, .thread_blocks = 2},

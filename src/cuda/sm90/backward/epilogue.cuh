@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/sm90/backward/consumer.cuh"
-#include "cuda/sm90/common/rows.cuh"
 
 namespace tessera::cuda::sm90::backward {
 
@@ -55,8 +54,12 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
       static_cast<int>(&view == &a_.call.problem.grad_k ? a_.call.problem.qk_dim : a_.call.problem.v_dim);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    store_row<kKeys>(view.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row), staged,
-                     first + row, columns, lane());
+    ptx::HalfBits* out = view.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row);
+#pragma unroll 1
+    for (int column = lane(); column < columns; column += 32) {
+      out[column] =
+          ptx::load_shared_half(ptx::shared_address(staged) + element_offset(kKeys, first + row, column));
+    }
   }
 }
 

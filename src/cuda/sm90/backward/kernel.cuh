@@ -11,17 +11,18 @@
 // that see the tile, head by head of the group that shares K and V: 128 queries a step at head_dim
 // 64, and 64 at 128.
 //
-//   S^T  = K Q^T                               wgmma, both from shared memory; keys are rows
-//   dP^T = V dO^T                              64 queries at a time: at head_dim 64 in two parts
-//   P = 2^(S c - LSE), dS = P o (dP - delta)   in registers; dS also to shared memory (two stages)
-//   dV += P^T dO,  dK += dS^T Q                P^T and dS^T are A operands as they are in registers
-//   dQ = dS K, of the step before              64 x 64 by each warp group, over all 128 keys: half of
-//                                              the queries at head_dim 64, half of the columns at 128
+//   S^T  = K Q^T                              wgmma, both from shared memory; keys are rows
+//   dP^T = V dO^T                             64 queries at a time: at head_dim 64 in two parts
+//   P = 2^(S c - LSE), dS = P o (dP - delta)  in registers; dS also to shared memory (two stages)
+//   dV += P^T dO,  dK += dS^T Q               P^T and dS^T are A operands as they are in registers
+//   dQ = dS K, of the step before             64 x 64 by each warp group, over all 128 keys: half
+//                                             of the queries at head_dim 64, half of the columns
+//                                             at 128
 //
 // Schedule.
 //
-//   tensor cores  dQ(n-1) dV(n) dK(n) S(n+1) dP(n+1)                       dQ(n) dV(n+1) dK(n+1) ...
-//   registers          dQ(n-1) to the sums             softmax, dS (n+1)        dQ(n) to the sums
+//   tensor cores  dQ(n-1) dV(n) dK(n) S(n+1) dP(n+1)                     dQ(n) dV(n+1) dK(n+1) ...
+//   registers          dQ(n-1) to the sums             softmax, dS (n+1)      dQ(n) to the sums
 //   other group                                      dQ dV dK S dP of its own
 //
 // dQ lags one step: it needs dS from both warp groups, and by then both have stored it, so neither

@@ -1,8 +1,8 @@
 // A model of the Hopper backward kernel's protocol, run on the host. The actors are the loading
 // thread and the computing warps. They perform every wait, arrival and turn of loader.cuh,
-// consumer.cuh and epilogue.cuh in the same order, and take their steps in random order. No actor may
-// wait for ever, and no product may read a stage that holds something else, from its issue until it
-// is waited for. The model also shows that each wait is needed: without it, runs fail.
+// consumer.cuh and epilogue.cuh in the same order, and take their steps in random order. No actor
+// may wait for ever, and no product may read a stage that holds something else, from its issue
+// until it is waited for. The model also shows that each wait is needed: without it, runs fail.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -33,11 +33,11 @@ const MaskCase kMasks[] = {
 };
 
 // The band and the diagonals, as a kernel gets them, of a problem's only sequence.
-struct Seen {
+struct Visibility {
   core::Band band;
   core::Diagonals diagonals;
 
-  Seen(const MaskCase& mask, int q_length, int k_length) {
+  Visibility(const MaskCase& mask, int q_length, int k_length) {
     core::Problem p;
     p.batch = 1, p.q_length = p.q_tokens = q_length, p.k_length = p.k_tokens = k_length;
     p.left = mask.left, p.right = mask.right, p.align = mask.align;
@@ -48,12 +48,13 @@ struct Seen {
 
 // Checks every tile of keys of a sequence. Counts the tiles that no query sees, and the steps in
 // which every query sees every key.
-void check_tiles(const Config& c, const Seen& seen, int q_length, int k_length, int& unseen, int& whole) {
+void check_tiles(const Config& c, const Visibility& visibility, int q_length, int k_length, int& empty,
+                 int& whole) {
   for (int key = 0; key < k_length; key += c.block_k()) {
-    const TileQueries t = tile_queries(seen.diagonals, key, q_length, k_length, c.block_q, c.block_k());
+    const TileQueries t = tile_queries(visibility.diagonals, key, q_length, k_length, c.block_q, c.block_k());
     ASSERT_EQ(t.keys, k_length - key);
     auto visible = [&](int query, int within) {
-      return query < q_length && within < t.keys && seen.band.visible(query, key + within);
+      return query < q_length && within < t.keys && visibility.band.visible(query, key + within);
     };
     // The pairs that the kernel takes for visible, and the first and last query that see a key.
     int first = q_length, last = 0;
@@ -73,8 +74,8 @@ void check_tiles(const Config& c, const Seen& seen, int q_length, int k_length, 
       ASSERT_TRUE(t.begin == first / c.block_q * c.block_q && t.end - c.block_q < last &&
                   t.end % c.block_q == 0);
     } else {
-      ASSERT_EQ(t.begin, t.end) << "steps of a tile that nobody sees";
-      ++unseen;
+      ASSERT_EQ(t.begin, t.end) << "steps of a tile that no query sees";
+      ++empty;
     }
     for (int begin = t.begin; begin < t.end; begin += c.block_q) {
       bool all = true;
@@ -87,10 +88,10 @@ void check_tiles(const Config& c, const Seen& seen, int q_length, int k_length, 
   }
 }
 
-TEST(HopperBackwardTiles, EveryPairIsSeenExactlyWhereTheMaskSaysSo) {
+TEST(HopperBackwardTiles, PairsAreVisibleExactlyWhereTheMaskSaysSo) {
   for (const Config& c : kConfigs<ptx::Half16::bf16>) {
     if (c.dropout) continue;  // the same tiles as without
-    int unseen = 0, whole = 0;
+    int empty = 0, whole = 0;
     for (const MaskCase& mask : kMasks) {
       for (const auto& [q_length, k_length] : {std::pair{1, 1},
                                                {1, 300},
@@ -106,12 +107,12 @@ TEST(HopperBackwardTiles, EveryPairIsSeenExactlyWhereTheMaskSaysSo) {
         SCOPED_TRACE(testing::Message() << "left " << mask.left << ", right " << mask.right
                                         << (mask.align == Align::top_left ? ", top left, " : ", ") << q_length
                                         << " x " << k_length << ", steps of " << c.block_q);
-        check_tiles(c, Seen(mask, q_length, k_length), q_length, k_length, unseen, whole);
+        check_tiles(c, Visibility(mask, q_length, k_length), q_length, k_length, empty, whole);
         if (HasFatalFailure()) return;
       }
     }
-    EXPECT_GT(unseen, 10) << "the cases lost their point";
-    EXPECT_GT(whole, 10) << "the cases lost their point";
+    EXPECT_GT(empty, 10) << "the cases no longer cover this";
+    EXPECT_GT(whole, 10) << "the cases no longer cover this";
   }
 }
 
@@ -120,16 +121,16 @@ TEST(HopperBackwardTiles, EveryBound) {
   constexpr int kQueries = 300, kKeys = 270;
   for (const Config& c : kConfigs<ptx::Half16::bf16>) {
     if (c.dropout) continue;
-    int unseen = 0, whole = 0;
+    int empty = 0, whole = 0;
     for (int bound = 0; bound < 260; ++bound) {
       for (const MaskCase& mask : {MaskCase{.right = bound, .align = Align::top_left},
                                    MaskCase{.left = bound, .align = Align::top_left}}) {
         SCOPED_TRACE(testing::Message() << "left " << mask.left << ", right " << mask.right);
-        check_tiles(c, Seen(mask, kQueries, kKeys), kQueries, kKeys, unseen, whole);
+        check_tiles(c, Visibility(mask, kQueries, kKeys), kQueries, kKeys, empty, whole);
         if (HasFatalFailure()) return;
       }
     }
-    EXPECT_GT(whole, 100) << "the cases lost their point";
+    EXPECT_GT(whole, 100) << "the cases no longer cover this";
   }
 }
 
@@ -138,14 +139,15 @@ TEST(HopperBackwardTiles, TheLongestSequences) {
   constexpr int kLength = static_cast<int>(core::kLongestWalk) - 1, kKey = (kLength - 1) / 128 * 128;
   for (const MaskCase& mask : kMasks) {
     for (const int q_length : {1, kLength}) {
-      const Seen seen(mask, q_length, kLength);
+      const Visibility visibility(mask, q_length, kLength);
       for (const int key : {0, kKey}) {
-        const TileQueries t = tile_queries(seen.diagonals, key, q_length, kLength, 64, 128);
+        const TileQueries t = tile_queries(visibility.diagonals, key, q_length, kLength, 64, 128);
         for (const int within : {0, kLength - kKey - 1}) {
           const QueryRange range = queries_of_key(t, within);
           for (const int query : {0, 1, 63, 128, q_length - 129, q_length - 1}) {
             if (query < 0 || query >= q_length) continue;
-            EXPECT_EQ(query >= range.first && query < range.last, seen.band.visible(query, key + within))
+            EXPECT_EQ(query >= range.first && query < range.last,
+                      visibility.band.visible(query, key + within))
                 << "left " << mask.left << ", right " << mask.right << ", key " << key + within << ", query "
                 << query;
           }

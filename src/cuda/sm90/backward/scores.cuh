@@ -134,9 +134,9 @@ __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
     for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;
          at += kWarpGroup) {
       const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
-      clear_chunk<C.type>(ptx::shared_address(tile) +
-                          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes +
-                                                     at % 8 * kChunkBytes));
+      clear_chunk<C.type>(
+          ptx::shared_address(tile) +
+          static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes + at % 8 * kChunkBytes));
     }
   };
   clear(shared_.q[slot]);
