@@ -72,5 +72,4 @@ const std::vector<Property>& properties();
 // Shapes, type, mask and options on one line; without direction, device and threads.
 std::string to_string(const Problem& problem);
 
-
 }  // namespace tessera::lab
