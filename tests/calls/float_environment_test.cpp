@@ -191,7 +191,7 @@ TEST_P(FloatEnvironmentTest, RaisesNoTrap) {
       feenableexcept(kTraps);
       const int enabled = fegetexcept();
       if (enabled != kTraps) GTEST_SKIP() << "this CPU has no floating-point traps";
-      plan(actual.attention, actual.forward, {.threads = threads});
+      (void)plan(actual.attention, actual.forward, {.threads = threads});
       call(actual, threads);
       const int still_enabled = fegetexcept();
       fedisableexcept(kTraps);

@@ -77,7 +77,7 @@ struct Problem {
 // Whether this machine has the algorithm (the standard one needs OpenBLAS).
 inline bool served(Algorithm algorithm) {
   try {
-    plan({.algorithm = algorithm}, Shapes{.q_length = 8, .k_length = 8});
+    (void)plan({.algorithm = algorithm}, Shapes{.q_length = 8, .k_length = 8});
     return true;
   } catch (const Error&) {
     return false;

@@ -47,7 +47,7 @@ TEST(BlockSize, WhatIsNoNumberOfKeysIsRefused) {
   for (const char* value : {"", "0", "-5", "8193", "12x", "many"}) {
     const ForcedBlock forced(value);
     try {
-      plan({}, Shapes{.q_length = 64, .k_length = 64});
+      (void)plan({}, Shapes{.q_length = 64, .k_length = 64});
       FAIL() << "accepted '" << value << "'";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
