@@ -144,7 +144,7 @@ TEST_P(ExceptionsTest, OfConcurrencyPassUnchanged) {
   Throwing<Thrown> executor(When::asked_for_concurrency, {7});
   EXPECT_EQ(thrown_by([&] { tessera::forward(problem.attention, problem.forward, {.executor = &executor}); }),
             7);
-  EXPECT_EQ(thrown_by([&] { plan(problem.attention, problem.forward, {.executor = &executor}); }), 7);
+  EXPECT_EQ(thrown_by([&] { (void)plan(problem.attention, problem.forward, {.executor = &executor}); }), 7);
   EXPECT_EQ(first_difference(untouched.forward, problem.forward), "");
 }
 

@@ -72,7 +72,7 @@ def test_replace_reaches_multihead_attention():
         from tessera.torch import _sdpa
 
         inner = _sdpa.attend
-        patch.setattr(_sdpa, "attend", lambda *a: calls.append(1) or inner(*a))
+        patch.setattr(_sdpa, "attend", lambda *a, **words: calls.append(1) or inner(*a, **words))
         with replace_sdpa():
             got = layer(x, x, x, key_padding_mask=padding, need_weights=False)[0]
     assert calls

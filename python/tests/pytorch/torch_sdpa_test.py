@@ -87,8 +87,8 @@ def test_expanded_masks_stay_small(monkeypatch):
 
     shapes = []
     inner = _sdpa.attend
-    monkeypatch.setattr(_sdpa, "attend", lambda q, k, v, others, *rest: shapes.append(others[0].shape)
-                        or inner(q, k, v, others, *rest))
+    monkeypatch.setattr(_sdpa, "attend", lambda q, k, v, bias, *rest, **words: shapes.append(bias.shape)
+                        or inner(q, k, v, bias, *rest, **words))
     x = randn(3, 4, 9, 8)
     padding = torch.rand(3, 1, 1, 9, device=DEVICE) > 0.3
     want = scaled_dot_product_attention(x, x, x, padding)
