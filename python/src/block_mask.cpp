@@ -144,6 +144,13 @@ std::string description(const BlockMask& mask) {
          std::to_string(mask.q_blocks() * mask.k_blocks() * layout.heads) + " kept>";
 }
 
+void prepare(const BlockMask& mask, nb::handle gpu) {
+  const std::int64_t index = integer("gpu", gpu);
+  if (!std::in_range<int>(index)) refuse("gpu is " + shown(gpu) + "; it must fit 32 bits");
+  const nb::gil_scoped_release unlocked;
+  mask.prepare(Device::cuda(static_cast<int>(index)));
+}
+
 // One argument of a preset, for each of its parameters.
 template <typename>
 using Handle = nb::handle;
@@ -229,10 +236,8 @@ void add_block_mask(nb::module_& module) {
       .def(
           "draw", [](const BlockMask& m, nb::handle head) { return m.draw(integer("head", head)); },
           "head"_a.none() = 0, "One line of '#' (kept) and '.' per row of blocks.")
-      .def(
-          "prepare", [](const BlockMask& m, int gpu) { m.prepare(Device::cuda(gpu)); }, "gpu"_a = 0,
-          nb::call_guard<nb::gil_scoped_release>(),
-          "Copies the mask to a GPU now; otherwise the first call there does.")
+      .def("prepare", &prepare, "gpu"_a.none() = 0,
+           "Copies the mask to a GPU now; otherwise the first call there does.")
       .def("__repr__", &description)
       .def(
           "__eq__",

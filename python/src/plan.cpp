@@ -105,7 +105,9 @@ void add_plan(nb::module_& module) {
              "alibi"_a = false, "packed"_a.none() = false, "device"_a.none() = "cpu",
              "direction"_a.none() = "forward", "threads"_a.none() = 0,
              "The plan that forward or backward would follow.");
-  module.def("alibi_slopes", &alibi_slopes, "heads"_a, "The slopes of the ALiBi paper.");
+  module.def(
+      "alibi_slopes", [](nb::handle heads) { return alibi_slopes(integer("heads", heads)); },
+      "heads"_a.none(), "The slopes of the ALiBi paper.");
   module.def("build_info", &build_info, "How the library was built; one fact per line.");
   module.def("devices", &all_devices, "Each device of this machine: device, name, description.");
   module.def("kernels", &all_kernels,

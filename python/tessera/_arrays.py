@@ -132,6 +132,15 @@ def _find(q: Array) -> Library:
                     "library with __dlpack__ and __array_namespace__")
 
 
+def shape_of(name: str, x: Array) -> tuple[int, ...]:
+    """The sizes of an argument. Raises TypeError, in the words of the extension, when it is not an array."""
+    try:
+        return x.shape
+    except AttributeError:
+        raise TypeError(f"{name} is of type {type(x).__name__}; it must be an array with __dlpack__ (PyTorch, NumPy, CuPy, "
+                        "JAX)") from None
+
+
 def dtype_name(array_or_dtype: Any) -> str:
     """The name of a type as the library has it, "fp32", from an array or a type of any array library."""
     dtype = array_or_dtype

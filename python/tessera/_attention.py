@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessera import _core
 from tessera._arguments import core_options, takes_options, two_integers
-from tessera._arrays import Library, library_of
+from tessera._arrays import Library, library_of, shape_of
 from tessera._core import BlockMask
 from tessera._types import Array, Layout
 
@@ -160,7 +160,7 @@ def attention(
     layout_code = _layout(layout)
     description = core_options(options, block_mask)
     lengths_q, lengths_k, max_q, max_k = _lengths(lengths, max_lengths, library, q)
-    q_shape, v_shape = q.shape, v.shape
+    q_shape, v_shape = q.shape, shape_of("v", v)
     rank = len(q_shape)
     if rank not in (3, 4) or len(v_shape) != rank:
         raise ValueError(f"q has {rank} and v {len(v_shape)} dimensions; both must have 4, or 3 without a batch")
@@ -231,7 +231,7 @@ def attention_backward(
         raise ValueError(f"gradients has {unknown[0]!r}; it may have {', '.join(Gradients._fields)}")
     description = core_options(options, block_mask)
     lengths_q, lengths_k, max_q, max_k = _lengths(lengths, max_lengths, library, q)
-    grads = Gradients(*(library.empty(tuple(x.shape), x) if name in gradients and x is not None else None
+    grads = Gradients(*(library.empty(tuple(shape_of(name, x)), x) if name in gradients and x is not None else None
                         for name, x in zip(Gradients._fields, (q, k, v, bias))))
     _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grads.q, grads.k, grads.v, grads.bias,
                    alibi=_slopes(alibi, library, q, layout_code), lengths_q=lengths_q, lengths_k=lengths_k,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -203,3 +205,49 @@ def test_a_failed_call_leaves_outputs_alone():
     with pytest.raises(ValueError):
         tessera.attention(q, k, v, out=out, softcap=-1.0)
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize("heads, text", [
+    ("a", "heads is 'a'; it must be an integer"), (None, "heads is None; it must be an integer"),
+    (2.0, "heads is 2.0; it must be an integer"), (2**63, "heads is 9223372036854775808; it must be from"),
+    (0, "heads is 0"),
+])
+def test_wrong_slopes(heads, text):
+    with pytest.raises(ValueError, match=text):
+        tessera.alibi_slopes(heads)
+
+
+def test_the_extension_checks_every_argument_itself():
+    """A parameter of any other type would be refused with the raw signature, which names neither argument nor value."""
+    functions = [getattr(tessera.BlockMask, name) for name in dir(tessera.BlockMask) if not name.startswith("_")]
+    functions = [tessera.alibi_slopes, *(f for f in functions if callable(f))]
+    assert len(functions) > 10
+    for function in functions:
+        for signature, *_ in function.__nb_signature__:
+            parameters = signature.partition("(")[2].rpartition(") ->")[0].split(", ")
+            typed = [p for p in parameters if p and p not in ("self", "*") and ": object | None" not in p]
+            assert not typed, f"{function.__name__}: {typed}"
+
+
+def wrong_words(function):
+    return [name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD]
+
+
+@pytest.mark.parametrize("function, name", [
+    (function, name) for function in (tessera.attention, tessera.attention_backward, tessera.plan)
+    for name in wrong_words(function)], ids=lambda value: getattr(value, "__name__", value))
+def test_no_argument_shows_the_signature_of_the_extension(function, name):
+    q = np.ones((1, 4, 2, 8), np.float32)
+    words = dict.fromkeys(("q", "k", "v"), q)
+    if function is tessera.attention_backward:
+        words.update(grad_out=q, out=q, lse=np.ones((1, 2, 4), np.float32))
+    if name in ("offset", "seed"):
+        words["dropout"] = 0.5
+    if name == "max_lengths":
+        words["lengths"] = np.array([0, 4], np.int32)
+    for value in (object(), "a", b"a", 1.5, (1,), {}, lambda: 0):
+        try:
+            function(**{**words, name: value})
+        except Exception as error:
+            assert "incompatible function arguments" not in str(error) and "nanobind" not in str(error), (value, error)
+            assert isinstance(error, (TypeError, ValueError, NotImplementedError)), (value, repr(error))

@@ -106,6 +106,14 @@ def test_arguments_of_masks():
         BlockMask.from_csr(64, 64, [0, 0.5], [0], block_q=64, block_k=64)
     with pytest.raises(ValueError, match="head is 'a'; it must be an integer"):
         BlockMask.local(64, 64, 1).draw("a")
+    for call, name in ((BlockMask.local(64, 64, 1).prepare, "gpu"), (BlockMask.local(64, 64, 1).row, "q_block"),
+                       (BlockMask.local(64, 64, 1).column, "k_block"), (BlockMask.butterfly, "q_length")):
+        with pytest.raises(ValueError, match=f"{name} is 'a'; it must be an integer"):
+            call("a", *([64] if name == "q_length" else []))
+    with pytest.raises(ValueError, match="gpu is 2147483648; it must fit 32 bits"):
+        BlockMask.local(64, 64, 1).prepare(2**31)
+    with pytest.raises(ValueError, match="gpu is None; it must be an integer"):
+        BlockMask.local(64, 64, 1).prepare(gpu=None)
     with pytest.raises(ValueError, match="q_block is 9; it must be in"):
         BlockMask.local(64, 64, 1).row(9)
 
@@ -113,7 +121,7 @@ def test_arguments_of_masks():
 def test_a_mask_that_no_memory_holds():
     with pytest.raises(ValueError, match="density is 0.5, which keeps 140737488355328 of 281474976710656 blocks"):
         BlockMask.random(2**31, 2**31, 0.5)
-    with pytest.raises(MemoryError, match="no memory for a mask"):
+    with pytest.raises(MemoryError, match="no memory for a mask .* at least 6292 GiB, and this machine has"):
         BlockMask.random(2**31, 2**31, 0.003)
 
 
