@@ -1,6 +1,7 @@
 #include "core/block_mask.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -36,6 +37,19 @@ std::int64_t block_count(const char* name, std::int64_t length, std::int64_t blo
 // Whether a * b * c, all positive, can be represented.
 bool product_fits(std::int64_t a, std::int64_t b, std::int64_t c) {
   return a <= kMaxInt64 / b && a * b <= kMaxInt64 / c;
+}
+
+// Refuses a mask whose indices exceed the memory of this machine.
+void require_memory(const BlockLayout& layout, const core::BlockGrid& grid, std::size_t kept) {
+  const double indices = 2.0 * sizeof(std::int32_t) * static_cast<double>(kept);  // columns and rows
+  const double offsets = 1.0 * sizeof(std::int64_t) * static_cast<double>(layout.heads) *
+                         static_cast<double>(grid.q_blocks + grid.k_blocks);
+  const double needed = indices + offsets, memory = static_cast<double>(core::physical_memory());
+  if (needed <= memory) return;
+  constexpr double kGiB = 1 << 30;
+  core::fail(ErrorCode::out_of_memory, "BlockMask: no memory for a mask of ", layout.heads, " x ",
+             grid.q_blocks, " x ", grid.k_blocks, " blocks: its indices take at least ",
+             std::llround(needed / kGiB), " GiB, and this machine has ", std::llround(memory / kGiB), " GiB");
 }
 
 // The same kept blocks, by columns: a counting sort, which keeps the rows of a column ascending.
@@ -155,8 +169,9 @@ std::int64_t diagonal_block(const BlockLayout& layout, std::int64_t q_block) {
 }
 
 std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layout,
-                                                        const AppendRow& append_row) {
+                                                        const AppendRow& append_row, std::int64_t kept) {
   const BlockGrid grid = block_grid(layout);
+  require_memory(layout, grid, static_cast<std::size_t>(kept));
   auto build = [&] {
     auto data = std::make_shared<BlockMask::Data>();
     data->layout = layout;
@@ -164,9 +179,11 @@ std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layou
     data->k_blocks = grid.k_blocks;
     data->row_offsets.reserve(static_cast<std::size_t>(layout.heads * grid.q_blocks + 1));
     data->row_offsets.push_back(0);
+    data->columns.reserve(static_cast<std::size_t>(kept));
     for (std::int64_t head = 0; head < layout.heads; ++head) {
       for (std::int64_t q_block = 0; q_block < grid.q_blocks; ++q_block) {
         append_row(head, q_block, data->columns);
+        require_memory(layout, grid, data->columns.size());
         data->row_offsets.push_back(static_cast<std::int64_t>(data->columns.size()));
       }
     }

@@ -177,18 +177,19 @@ BlockMask BlockMask::random(const BlockLayout& layout, double density, std::uint
                  " may be kept; take larger blocks or a lower density");
   }
   Columns all;
-  return BlockMask(
-      core::build_block_mask(layout, [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
+  return BlockMask(core::build_block_mask(
+      layout,
+      [&](std::int64_t head, std::int64_t q_block, Columns& columns) {
         const std::int64_t count =
             each + (q_block + 1) * left_over / grid.q_blocks - q_block * left_over / grid.q_blocks;
-        if (head == 0 && q_block == 0) columns.reserve(static_cast<std::size_t>(layout.heads * total));
         if (count == 0) return;
         all.resize(static_cast<std::size_t>(grid.k_blocks));
         std::iota(all.begin(), all.end(), 0);
         choose(all, count, Draws(seed, head, q_block));
         std::sort(all.begin(), all.begin() + count);
         columns.insert(columns.end(), all.begin(), all.begin() + count);
-      }));
+      },
+      layout.heads * total));
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/out_of_memory.h"
 #include "core/block_mask.h"
 #include "tessera/error.h"
 
@@ -188,6 +189,22 @@ TEST(Preset, RandomOfTooManyBlocksIsRefusedBeforeItTakesMemory) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     EXPECT_NE(std::string(error.what()).find("keeps 140737488355328 of 281474976710656 blocks"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Systems that grant more memory than they have would end the process when the mask is filled.
+TEST(Preset, RandomOfMoreBlocksThanThisMachineHoldsIsRefusedBeforeItTakesMemory) {
+  const BlockLayout layout{std::int64_t{1} << 31, std::int64_t{1} << 31, 128, 128, 1};
+  const double density = 0.003;  // 6.8 TB of indices
+  ASSERT_LT(core::physical_memory(), std::size_t{6} << 40);
+  try {
+    (void)BlockMask::random(layout, density);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+    EXPECT_NE(std::string(error.what()).find("its indices take at least 6292 GiB, and this machine has "),
               std::string::npos)
         << error.what();
   }

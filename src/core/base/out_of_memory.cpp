@@ -1,5 +1,9 @@
 #include "core/base/out_of_memory.h"
 
+#include <unistd.h>
+
+#include <limits>
+
 #include "core/base/checked.h"
 
 namespace tessera::core {
@@ -16,6 +20,15 @@ const Error& prepared_error() {
 }  // namespace
 
 void throw_out_of_memory() { throw Error(prepared_error()); }
+
+std::size_t physical_memory() noexcept {
+  static const std::size_t kBytes = [] {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0) return std::numeric_limits<std::size_t>::max();
+    return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
+  }();
+  return kBytes;
+}
 
 void throw_workspace_too_large() {
   fail(ErrorCode::out_of_memory, "the call needs more than 2^63 - 1 bytes of workspace; use smaller sizes");

@@ -2,6 +2,7 @@
 // cannot be allocated.
 #pragma once
 
+#include <cstddef>
 #include <new>
 #include <stdexcept>
 
@@ -12,6 +13,9 @@ namespace tessera::core {
 
 // Throws out_of_memory. Needs no memory: the error is made when the library is loaded.
 [[noreturn]] void throw_out_of_memory();
+
+// The memory of this machine in bytes; the largest number where the system does not say.
+std::size_t physical_memory() noexcept;
 
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts);
