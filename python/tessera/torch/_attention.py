@@ -91,6 +91,8 @@ def attention(
     (torch.Size([2, 128, 8, 64]), torch.Size([2, 8, 128]))
     >>> out.sum().backward()
     """
+    if torch.compiler.is_compiling():
+        _refuse_tensors(options)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     options["deterministic"] = deterministic
@@ -118,7 +120,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[s
     if not _is_eager(q, k, v, bias):
         if isinstance(bias, CausalBias):
             raise ValueError("bias is a CausalBias, which holds no values; pass causal=True and align instead")
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            _refuse_tensors(options)
+        else:
             _check_tensors(q=q, k=k, v=v, bias=bias)
             core_options(options, block_mask)  # its error texts are better than those of the operator's schema
         key = None if block_mask is None else _operators.mask_key(block_mask)
@@ -164,6 +168,15 @@ def _check_tensors(**tensors) -> None:
             raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
         if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; attention has gradients in reverse mode only")
+
+
+def _refuse_tensors(options: dict[str, Any]) -> None:
+    """A compiled graph would read the value of a tensor and drop its gradient. Eager calls are refused by the extension."""
+    for name, value in options.items():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(one, Tensor):
+                raise ValueError(f"{name} is or holds a tensor; the value of a tensor may change, and its gradient would be "
+                                 "lost; pass a number")
 
 
 def _state(seed: int, offset: int, device: torch.device) -> Tensor:

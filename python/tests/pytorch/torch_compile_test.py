@@ -238,3 +238,20 @@ def test_a_graph_of_another_process_needs_its_mask():
     inputs = operator_inputs(torch.float32, False, block_mask="no such mask")
     with pytest.raises(ValueError, match="block_mask is 'no such mask'"):
         torch.ops.tessera.forward(*inputs)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("scale", 0.3), ("scale", torch.nn.Parameter(torch.tensor(0.3))), ("softcap", 3.0), ("window", [3, 0]),
+    ("window", (torch.tensor(3), 0)), ("diagonal", 1), ("dropout", 0.5), ("causal", True),
+], ids=["scale", "parameter", "softcap", "window", "window of tensors", "diagonal", "dropout", "causal"])
+@pytest.mark.parametrize("fullgraph", [True, False], ids=["fullgraph", "graph"])
+def test_a_compiled_option_is_no_tensor(name, value, fullgraph):
+    """The graph would hold the value of the first call, or drop the gradient."""
+    value = value if isinstance(value, (torch.Tensor, tuple)) else torch.tensor(value)
+    q = randn(1, 9, 2, 8, dtype=torch.float32)
+    compiled = torch.compile(lambda q, value: attention(q, q, q, **{name: value}), backend="eager", fullgraph=fullgraph)
+    refusal = (torch._dynamo.exc.Unsupported, f"{name} is or holds a tensor") if fullgraph else \
+        (ValueError, f"{'left' if name == 'window' else name} is an array")
+    torch.compiler.reset()
+    with pytest.raises(refusal[0], match=refusal[1]):
+        compiled(q, value)
