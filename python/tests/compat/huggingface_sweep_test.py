@@ -18,18 +18,25 @@ TOLERANCE = 1e-3  # of the largest element: fp32 through a few layers with weigh
 ALL = os.environ.get("TESSERA_HF_ALL") == "1"
 # Of every way to compute attention, and to get it wrong, a few: causal masks made by hand or left to the implementation, ALiBi,
 # tables of classes, windows, chunks, sinks, softcap, latent and linear attention, mixtures of experts, encoders with
-# masks of one row, cross attention, position biases, images and audio.
+# masks of one row, cross attention, position biases, images and audio. Each has its outcome; no other one passes.
+EQUAL, REFUSED = "equal: results", "refused"
+CAUSAL = EQUAL + ", causality, decoding as in one pass"
 SOME = {
-    "CausalLM": "bigbird_pegasus bloom codegen deepseek_v3 deepseek_v32 doge falcon gemma3_text gemma4_text gpt2 gpt_neox "
-                "gpt_neox_japanese gpt_oss gptj jamba llama llama4_text mistral modernbert-decoder mpt mvp olmo3 opt phi3 "
-                "qwen2_moe qwen3_next trocr xglm",
-    "Seq2SeqLM": "bart led m2m_100 nllb-moe pegasus_x t5",
-    "SpeechSeq2Seq": "whisper",
-    "MaskedLM": "bert layoutlm modernbert roberta",
-    "ImageTextToText": "gemma3 llava qwen2_5_vl",
-    "Model": "clip qwen3_vl_vision sam siglip_vision_model vit wav2vec2",
+    ("CausalLM", CAUSAL): "deepseek_v3 doge gemma3_text gemma4_text gpt2 gpt_neox gpt_oss llama llama4_text mistral "
+                          "modernbert-decoder olmo3 opt phi3 qwen2_moe qwen3_next",
+    ("CausalLM", EQUAL + ", causality, decoding"): "jamba",
+    ("CausalLM", REFUSED): "bigbird_pegasus bloom codegen falcon gpt_neox_japanese gptj mpt mvp trocr xglm",
+    ("CausalLM", REFUSED + " when called"): "deepseek_v32",
+    ("Seq2SeqLM", CAUSAL): "bart m2m_100 pegasus_x t5",
+    ("Seq2SeqLM", REFUSED): "led nllb-moe",
+    ("SpeechSeq2Seq", CAUSAL): "whisper",
+    ("MaskedLM", EQUAL): "bert layoutlm modernbert roberta",
+    ("ImageTextToText", CAUSAL): "gemma3 llava qwen2_5_vl",
+    ("Model", EQUAL): "clip qwen3_vl_vision siglip_vision_model vit wav2vec2",
+    ("Model", REFUSED): "sam",
 }
-CHOSEN = support.architectures() if ALL else [(task, kind) for task, kinds in SOME.items() for kind in kinds.split()]
+EXPECTED = {(task, kind): outcome for (task, outcome), kinds in SOME.items() for kind in kinds.split()}
+CHOSEN = support.architectures() if ALL else list(EXPECTED)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -180,9 +187,10 @@ def check_causality(eager, ours, words):
 
 
 def check_decoding(eager, ours, words):
-    """Token by token with a cache, where a sequence of a decoder alone is padded on the left; eager does the same."""
+    """Token by token with a cache, where a sequence of a decoder alone is padded on the left; eager does the same. Where eager's
+    tokens agree with one pass over the sequence, ours do; returns whether that is so."""
     name = "decoder_input_ids" if "decoder_input_ids" in words else "input_ids"
-    outs, seen = [], None
+    outs, passes, seen = [], [], None
     if name == "input_ids" and "attention_mask" in words:
         words = {**words, "attention_mask": words["attention_mask"].clone()}
         words["attention_mask"][1, :3] = 0
@@ -197,45 +205,72 @@ def check_decoding(eager, ours, words):
             cache, begin = out.past_key_values, end
             steps.append(out.logits)
         outs.append(torch.cat(steps, 1))
+        passes.append(model(**words, use_cache=False).logits)
     seen = torch.ones(outs[0].shape[:2], dtype=torch.bool) if seen is None or seen.shape != outs[0].shape[:2] else seen
     same("decoding", outs[1][seen], outs[0][seen])
+    if passes[0].shape != outs[0].shape:
+        return False
+    difference = (outs[0][seen] - passes[0][seen]).abs().max()
+    if not difference <= TOLERANCE * passes[0][seen].abs().max():
+        return False
+    same("decoding against one pass", outs[1][seen], passes[1][seen])
+    return True
+
+
+def outcome_of(task, kind, calls):
+    """"equal" with what was compared, or "refused" with the reason."""
+    eager, ours = models_of(task, kind)
+    if isinstance(ours, str):
+        return "refused: " + ours.split(": ", 1)[1].split(". Load")[0]
+    with torch.no_grad():
+        words, want = inputs_of(eager, task)
+        try:
+            got = result(ours, words)
+        except NotImplementedError as error:
+            assert 'attn_implementation="tessera"' in str(error) and 'use "sdpa"' in str(error)
+            return "refused when called: " + str(error)
+        same("results", got, want)
+        assert calls, "accepted, but the library is never called"
+        done = ["results"]
+        for side in ("left", "right"):
+            check_padding(eager, ours, words, side)
+        decoder = task in ("CausalLM", "ImageTextToText", "Seq2SeqLM", "SpeechSeq2Seq") \
+            and ("input_ids" in words or "decoder_input_ids" in words)
+        if decoder and check_causality(eager, ours, words):
+            done.append("causality")
+            try:
+                eager(**{**words, "use_cache": True}).past_key_values.get_seq_length()
+            except Exception:
+                pass
+            else:
+                done.append("decoding as in one pass" if check_decoding(eager, ours, words) else "decoding")
+    check_gradients(eager, ours, words)
+    return "equal: " + ", ".join(done)
 
 
 @pytest.mark.parametrize(("task", "kind"), CHOSEN, ids=lambda value: value)
 def test_architecture(task, kind, calls, outcomes):
     name = f"{task} {kind}"
     outcomes[name] = "failed"
+    reason = None
     try:
-        eager, ours = models_of(task, kind)
-        if isinstance(ours, str):
-            outcomes[name] = "refused: " + ours.split(": ", 1)[1].split(". Load")[0]
-            return
-        with torch.no_grad():
-            words, want = inputs_of(eager, task)
-            try:
-                got = result(ours, words)
-            except NotImplementedError as error:
-                assert 'attn_implementation="tessera"' in str(error) and 'use "sdpa"' in str(error)
-                outcomes[name] = "refused when called: " + str(error)
-                return
-            same("results", got, want)
-            assert calls, "accepted, but the library is never called"
-            done = ["results"]
-            for side in ("left", "right"):
-                check_padding(eager, ours, words, side)
-            decoder = task in ("CausalLM", "ImageTextToText", "Seq2SeqLM", "SpeechSeq2Seq") \
-                and ("input_ids" in words or "decoder_input_ids" in words)
-            if decoder and check_causality(eager, ours, words):
-                done.append("causality")
-                try:
-                    eager(**{**words, "use_cache": True}).past_key_values.get_seq_length()
-                except Exception:
-                    pass
-                else:
-                    check_decoding(eager, ours, words)
-                    done.append("decoding")
-        check_gradients(eager, ours, words)
-        outcomes[name] = "equal: " + ", ".join(done)
-    except support.Skipped as reason:
-        outcomes[name] = "skipped: " + str(reason)
-        pytest.skip(str(reason))
+        outcomes[name] = outcome_of(task, kind, calls)
+    except support.Skipped as skipped:
+        reason = str(skipped)
+        outcomes[name] = "skipped: " + reason
+    if expected := EXPECTED.get((task, kind)):
+        assert outcomes[name] == expected or outcomes[name].startswith(expected + ": "), outcomes[name]
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.skipif(not ALL, reason="TESSERA_HF_ALL is not 1")
+def test_most_architectures_are_compared(outcomes):
+    """Beside the test of each: rules that shrink models or find inputs no longer must not turn it into a list of skips. With
+    transformers 5.22 it is 375 equal, 215 of them token by token, 139 skipped and 144 refused."""
+    if len(outcomes) < len(CHOSEN):
+        pytest.skip("only a part of the architectures ran")
+    kinds = [text.split(":")[0] for text in outcomes.values()]
+    assert kinds.count("equal") >= 360 and kinds.count("skipped") <= 150, {kind: kinds.count(kind) for kind in set(kinds)}
+    decoded = [text for text in outcomes.values() if text.endswith("decoding as in one pass")]
+    assert len(decoded) >= 205, len(decoded)
