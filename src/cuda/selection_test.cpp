@@ -494,6 +494,43 @@ TEST(CudaSelection, NeitherBatchNorHeadsDecide) {
   }
 }
 
+// A build for GPUs up to 8.x alone (TESSERA_CUDA_NEWEST=80-real) on one of 9.0: the PTX of the kernels for Turing runs there,
+// and what nothing runs is refused with the reason.
+TEST(CudaSelection, ABuildWithoutPtxForTheGpuLeavesThePtxForTuring) {
+  const cuda::Architectures architectures = {"75-real;80-real;75-virtual", "75-real;75-virtual", "80-real",
+                                             "90a-real"};
+  const cuda::AssumedGpu gpu(90, architectures);
+  constexpr const char* kNoCode = "cuda:0 has compute capability 9.0; this build has code for 80-real";
+  auto text_of = [](const Shapes& shapes, const Attention& attention, Direction direction) -> std::string {
+    try {
+      return plan(attention, shapes, Device::cuda(0), direction).kernel;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      return error.what();
+    }
+  };
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const DType dtype : {DType::fp32, DType::fp16}) {
+      // softcap: cuda.hopper, whose forward has its code, does not support it.
+      const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = 64, .dtype = dtype};
+      EXPECT_EQ(text_of(shapes, {.softcap = 5}, direction), "cuda.flash2_sm75")
+          << name(dtype) << " " << name(direction);
+    }
+    const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = 64, .dtype = DType::bf16};
+    const std::string text = text_of(shapes, {.softcap = 5, .algorithm = Algorithm::flash2}, direction);
+    EXPECT_TRUE(contains(text, std::string("cuda.flash2: ") + kNoCode)) << text;
+  }
+  const Shapes shapes{.q_length = 300, .k_length = 300, .qk_dim = 64, .dtype = DType::fp16};
+  EXPECT_EQ(text_of(shapes, {}, Direction::forward), "cuda.hopper");
+  const Plan backward = plan({}, shapes, Device::cuda(0), Direction::backward);
+  EXPECT_EQ(backward.kernel, "cuda.flash2_sm75");
+  for (const Rejection& rejection : backward.rejected) {
+    if (rejection.kernel == "cuda.hopper") {
+      EXPECT_EQ(rejection.reason, kNoCode);
+    }
+  }
+}
+
 TEST(CudaSelection, UnknownCapabilitiesAreRefused) {
   EXPECT_TRUE(contains(refusal([] { cuda::AssumedGpu gpu(61); }, ErrorCode::invalid_argument),
                        "capability is 61; it must be one of 75, "));

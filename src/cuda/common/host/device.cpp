@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <type_traits>
 
@@ -73,12 +74,18 @@ DeviceLimits ask(int device) {
 // A GPU's own limits, then those for each Code.
 using AllLimits = std::array<DeviceLimits, 1 + kCodes>;
 
-AllLimits all_limits(const DeviceLimits& own, int device) {
+AllLimits all_limits(const DeviceLimits& own, int device, const Architectures& architectures) {
   AllLimits all;
   all[0] = own;
-  for (int code = 0; code < kCodes; ++code)
-    all[1 + code] = limits_with_code(own, device, architectures_of(static_cast<Code>(code)));
+  for (std::size_t code = 0; code < architectures.size(); ++code)
+    all[1 + code] = limits_with_code(own, device, architectures[code]);
   return all;
+}
+
+AllLimits all_limits(const DeviceLimits& own, int device) {
+  return all_limits(own, device,
+                    {architectures_of(Code::any), architectures_of(Code::sm75),
+                     architectures_of(Code::from80), architectures_of(Code::sm90)});
 }
 
 // What AssumedGpu puts in place of all GPUs, for this thread.
@@ -115,6 +122,12 @@ AssumedGpu::AssumedGpu(int capability) {
     core::refuse("capability is ", capability, "; it must be one of ", known);
   }
   assumed = &found->second;
+}
+
+AssumedGpu::AssumedGpu(int capability, const Architectures& architectures) : AssumedGpu(capability) {
+  const auto limits = std::make_shared<const AllLimits>(all_limits((*assumed)[0], 0, architectures));
+  own_ = limits;
+  assumed = limits.get();
 }
 
 AssumedGpu::~AssumedGpu() { assumed = nullptr; }
