@@ -61,9 +61,9 @@ build: ## build the library and the command (release)
 	@$(call configure,release)
 	@cmake --build --preset release -j $(BUILD_JOBS)
 
-test: ## everything that this machine can test: release, Python, debug, Clang, sanitizers, Arm in an emulator, format
+test: ## everything that this machine can test: release, Python, debug, Clang, sanitizers, libFuzzer, Arm in an emulator, format
 	@tools/setup python
-	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release debug clang asan tsan arm64 format
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release debug clang asan tsan fuzz arm64 format
 
 test-arm64: ## the whole suite for 64-bit Arm, NEON and SVE, in an emulator: slow
 	@tools/setup arm64

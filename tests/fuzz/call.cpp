@@ -203,6 +203,12 @@ void Call::choose_sizes(Bytes& bytes) {
   s.k_length = s.longest_k = bytes.between(0, bytes.one_in(12) ? 600 : 70);
   s.qk_dim = bytes.between(1, bytes.one_in(8) ? 256 : 40);
   s.v_dim = bytes.one_in(2) ? s.qk_dim : bytes.between(1, bytes.one_in(8) ? 256 : 40);
+  if (bytes.one_in(12)) {  // few queries and heads, but all chunks and splits of keys that there are
+    s.batch = s.sequences = s.kv_heads = 1;
+    s.q_heads = bytes.between(1, 2);
+    s.q_length = s.longest_q = bytes.between(1, 8);
+    s.k_length = s.longest_k = bytes.between(600, 4096);
+  }
   if (!bytes.one_in(4)) return;
   const std::int64_t count = bytes.between(0, 5);
   tsr_attention& a = description.attention;
