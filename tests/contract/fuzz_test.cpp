@@ -17,6 +17,7 @@
 #include "support/random_spec.h"
 #include "support/tensors.h"
 #include "tessera/error.h"
+#include "tessera/plan.h"
 
 namespace tessera::test {
 namespace {
@@ -120,6 +121,44 @@ TEST(Fuzz, RandomConfigurationsAgreeWithOracle) {
       if (!check(problem, expected, circumstances, kernel)) ++failures;
     }
   }
+}
+
+// The number before a word in the details of a kernel's plan; 0: the kernel does not support the problem.
+std::int64_t planned(const CaseSpec& spec, const char* kernel, Direction direction, const std::string& word) {
+  const ForceKernel forced(kernel);
+  const Shapes shapes{.batch = spec.batch,
+                      .q_length = spec.q_length,
+                      .k_length = spec.k_length,
+                      .q_heads = spec.q_heads,
+                      .kv_heads = spec.kv_heads,
+                      .qk_dim = spec.qk_dim,
+                      .v_dim = spec.v_dim,
+                      .dtype = spec.dtype};
+  std::string details;
+  try {
+    details = plan({}, shapes, {}, direction, {.threads = 8}).details;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+    return 0;
+  }
+  const std::size_t end = details.find(" " + word);
+  EXPECT_NE(end, std::string::npos) << details;
+  return end == std::string::npos ? 0 : std::atoll(details.c_str() + details.rfind(' ', end - 1));
+}
+
+// The long rows among the problems: decode cuts their keys into splits, and a backward pass cuts them into more tasks than
+// there are heads.
+TEST(Fuzz, LongRowsReachChunksAndSplits) {
+  int splits = 0, chunks = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    const CaseSpec spec = random_spec(seed);
+    if (spec.batch == 0 || spec.q_length == 0 || spec.packed) continue;
+    if (spec.q_length <= 16 && planned(spec, "cpu.decode", Direction::forward, "split") > 1) ++splits;
+    const std::int64_t tasks = planned(spec, "cpu.flash2", Direction::backward, "tasks");
+    if (tasks > spec.batch * spec.kv_heads) ++chunks;
+  }
+  EXPECT_GE(splits, 5);
+  EXPECT_GE(chunks, 20);
 }
 
 }  // namespace

@@ -59,7 +59,10 @@ void make_long(std::uint64_t seed, CaseSpec& s) {
     s.q_length = dice.percent(50) ? dice.between(1, 16) : dice.between(17, 40);
     s.k_length = dice.percent(50) ? dice.one_of<std::int64_t>({512, 1024, 2048}) + dice.between(-1, 1)
                                   : dice.between(300, 2100);
-    if (s.q_length <= 16 && dice.percent(60)) s.qk_dim = s.v_dim = dice.one_of<std::int64_t>({64, 128, 250});
+    if (s.q_length <= 16 && dice.percent(80)) {  // keys of many bytes, of which a split has few
+      s.qk_dim = s.v_dim = dice.one_of<std::int64_t>({64, 128, 250});
+      s.k_length = std::max(s.k_length, dice.between(1000, 2100));
+    }
   }
 }
 
