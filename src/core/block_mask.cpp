@@ -40,11 +40,11 @@ bool product_fits(std::int64_t a, std::int64_t b, std::int64_t c) {
 }
 
 // Refuses a mask whose indices exceed the memory of this machine.
-void require_memory(const BlockLayout& layout, const core::BlockGrid& grid, std::size_t kept) {
+void require_memory(const BlockLayout& layout, const core::BlockGrid& grid, std::size_t kept, double memory) {
   const double indices = 2.0 * sizeof(std::int32_t) * static_cast<double>(kept);  // columns and rows
   const double offsets = 1.0 * sizeof(std::int64_t) * static_cast<double>(layout.heads) *
                          static_cast<double>(grid.q_blocks + grid.k_blocks);
-  const double needed = indices + offsets, memory = static_cast<double>(core::physical_memory());
+  const double needed = indices + offsets;
   if (needed <= memory) return;
   constexpr double kGiB = 1 << 30;
   core::fail(ErrorCode::out_of_memory, "BlockMask: no memory for a mask of ", layout.heads, " x ",
@@ -171,7 +171,8 @@ std::int64_t diagonal_block(const BlockLayout& layout, std::int64_t q_block) {
 std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layout,
                                                         const AppendRow& append_row, std::int64_t kept) {
   const BlockGrid grid = block_grid(layout);
-  require_memory(layout, grid, static_cast<std::size_t>(kept));
+  const auto memory = static_cast<double>(physical_memory());
+  require_memory(layout, grid, static_cast<std::size_t>(kept), memory);
   auto build = [&] {
     auto data = std::make_shared<BlockMask::Data>();
     data->layout = layout;
@@ -183,7 +184,7 @@ std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layou
     for (std::int64_t head = 0; head < layout.heads; ++head) {
       for (std::int64_t q_block = 0; q_block < grid.q_blocks; ++q_block) {
         append_row(head, q_block, data->columns);
-        require_memory(layout, grid, data->columns.size());
+        require_memory(layout, grid, data->columns.size(), memory);
         data->row_offsets.push_back(static_cast<std::int64_t>(data->columns.size()));
       }
     }

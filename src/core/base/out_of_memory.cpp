@@ -22,12 +22,9 @@ const Error& prepared_error() {
 void throw_out_of_memory() { throw Error(prepared_error()); }
 
 std::size_t physical_memory() noexcept {
-  static const std::size_t kBytes = [] {
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page <= 0) return std::numeric_limits<std::size_t>::max();
-    return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
-  }();
-  return kBytes;
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return std::numeric_limits<std::size_t>::max();
+  return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
 }
 
 void throw_workspace_too_large() {
