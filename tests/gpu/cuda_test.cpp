@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "core/band.h"
@@ -20,6 +21,7 @@
 #include "cuda/common/host/gpus.h"
 #include "reference/cases/device_case.h"
 #include "reference/tolerance/check.h"
+#include "support/build.h"
 #include "support/gpu.h"
 #include "support/kernels.h"
 #include "support/tensors.h"
@@ -443,21 +445,24 @@ Case ramp_case(DType dtype, std::int64_t dim, double rise, bool masked) {
 // Scores that outgrow every guess, rise or fall from block to block, or are huge: speculation, which the 16-bit kernels have,
 // is a matter of speed alone. The lazy form has to agree with the oracle as well.
 TEST_F(Gpu, NoInputOutwitsSpeculation) {
+  const std::vector<std::int64_t> all_dims = {64, 128, 96, 256};
+  const std::vector<double> all_rises = {45, -200, 0, 200, 12, -12};
+  const auto dims = std::span(all_dims).first(static_cast<std::size_t>(scaled(4, 2, "widths of a head:")));
+  const auto rises = std::span(all_rises).first(static_cast<std::size_t>(scaled(6, 3, "kinds of scores:")));
   for (const DType dtype : {DType::fp16, DType::bf16}) {
-    for (const std::int64_t dim : {64, 96, 128, 256}) {
+    for (const std::int64_t dim : dims) {
       for (const bool masked : {false, true}) {
-        constexpr double kRises[] = {-200, -12, 12, 45, 200, 0};
         std::vector<std::future<reference::Expected>> oracle;
-        for (const double rise : kRises) {
+        for (const double rise : rises) {
           oracle.push_back(
               std::async(std::launch::async, [=] { return expect(ramp_case(dtype, dim, rise, masked)); }));
         }
-        for (std::size_t i = 0; i < std::size(kRises); ++i) {
-          Case problem = ramp_case(dtype, dim, kRises[i], masked);
+        for (std::size_t i = 0; i < rises.size(); ++i) {
+          Case problem = ramp_case(dtype, dim, rises[i], masked);
           const reference::Expected expected = oracle[i].get();
           for (const std::string kernel : {"cuda.hopper", "cuda.flash2"}) {
             SCOPED_TRACE(kernel + " in " + name(dtype) + ", head_dim " + std::to_string(dim) + ", rise " +
-                         std::to_string(kRises[i]) + (masked ? ", causal" : ""));
+                         std::to_string(rises[i]) + (masked ? ", causal" : ""));
             if (!serves(kernel, problem, Direction::forward)) continue;
             DeviceCase copy(problem.attention, problem.forward, {}, Device::cuda(0));
             const ForceKernel forced(kernel);
