@@ -14,6 +14,7 @@
 #include "core/base/immortal.h"
 #include "core/base/out_of_memory.h"
 #include "core/base/text.h"
+#include "cuda/common/host/context.h"
 #include "cuda/common/host/device.h"
 #include "tessera/error.h"
 
@@ -89,12 +90,12 @@ void check_cublas(Status status, const char* what) {
   core::fail(ErrorCode::device_failure, what, ": ", library().status_string(status));
 }
 
-// The unused handles, by device. A call takes one and returns it, because a handle is bound to one
-// stream and to one thread at a time. Handles live as long as the process, as the CUDA context
-// does.
+// The unused handles, by context, in which alone a handle works. A call takes one and returns it,
+// because a handle is bound to one stream and to one thread at a time. Handles live as long as the
+// process; those of a context that the caller destroys are never used again.
 struct Pool {
   std::mutex mutex;
-  std::vector<std::pair<int, Handle>> free;
+  std::vector<std::pair<std::uint64_t, Handle>> free;
 };
 
 Pool& pool() {
@@ -115,12 +116,12 @@ Handle create_handle() {
   return handle;
 }
 
-Handle take_handle(int device) {
+Handle take_handle(std::uint64_t context) {
   {
     const std::lock_guard lock(pool().mutex);
     auto& free = pool().free;
     const auto found =
-        std::find_if(free.begin(), free.end(), [&](const auto& one) { return one.first == device; });
+        std::find_if(free.begin(), free.end(), [&](const auto& one) { return one.first == context; });
     if (found != free.end()) {
       const Handle handle = found->second;
       free.erase(found);
@@ -183,14 +184,14 @@ std::string cublas_description() {
   return core::concat("cuBLAS ", part[0], ".", part[1], ".", part[2]);
 }
 
-Cublas::Lease::Lease(int of_device) : device(of_device), handle(take_handle(of_device)) {}
+Cublas::Lease::Lease() : context(current_context_id()), handle(take_handle(context)) {}
 
 Cublas::Lease::~Lease() {
   const std::lock_guard lock(pool().mutex);
-  pool().free.emplace_back(device, handle);
+  pool().free.emplace_back(context, handle);
 }
 
-Cublas::Cublas(int device, void* stream, void* workspace, std::size_t workspace_bytes) : lease_(device) {
+Cublas::Cublas(void* stream, void* workspace, std::size_t workspace_bytes) {
   // In this order: setting the stream resets the workspace.
   check_cublas(library().set_stream(lease_.handle, static_cast<cudaStream_t>(stream)), "cublasSetStream");
   check_cublas(library().set_workspace(lease_.handle, workspace, workspace_bytes), "cublasSetWorkspace");

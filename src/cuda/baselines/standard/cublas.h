@@ -51,11 +51,11 @@ struct BatchedProduct {
 };
 
 // cuBLAS on one stream, for one call. It takes a handle from a pool and memory from the caller, so
-// that nothing is allocated and the products can be captured in a CUDA graph. The device must be
-// current.
+// that nothing is allocated and the products can be captured in a CUDA graph. A context of the
+// device must be current.
 class Cublas {
  public:
-  Cublas(int device, void* stream, void* workspace, std::size_t workspace_bytes);
+  Cublas(void* stream, void* workspace, std::size_t workspace_bytes);
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
@@ -65,11 +65,11 @@ class Cublas {
 
  private:
   struct Lease {  // returns the handle to the pool, also when the constructor throws
-    explicit Lease(int of_device);
+    Lease();
     ~Lease();
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    int device;
+    std::uint64_t context;  // the handle's, which is the current one
     void* handle;
   };
   Lease lease_;

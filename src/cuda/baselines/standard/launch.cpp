@@ -132,7 +132,7 @@ class Standard {
         scope_(p.device.index),
         memory_(make_memory(p, resources, fusion)),
         m_(memory_.m),
-        cublas_(p.device.index, resources.stream, memory_.cublas, memory_.cublas_bytes) {}
+        cublas_(resources.stream, memory_.cublas, memory_.cublas_bytes) {}
 
   void forward() {
     const BatchedMatrix q = query_operand(p_.q, p_.qk_dim, memory_.q),

@@ -15,6 +15,7 @@
 #include "core/base/immortal.h"
 #include "core/base/refuse.h"
 #include "core/base/text.h"
+#include "cuda/common/host/context.h"
 #include "cuda/common/host/gpus.h"
 #include "cuda/common/host/limits.h"
 #include "tessera/error.h"
@@ -195,6 +196,7 @@ namespace {
 struct Contexts {
   decltype(&cuCtxGetCurrent) current = nullptr;
   decltype(&cuCtxGetDevice) device_of_current = nullptr;
+  decltype(&cuCtxGetId) id = nullptr;
   decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
   decltype(&cuCtxPushCurrent) push = nullptr;
   decltype(&cuCtxPopCurrent) pop = nullptr;
@@ -222,6 +224,7 @@ const Contexts& contexts() {
     };
     find(c.current, "cuCtxGetCurrent");
     find(c.device_of_current, "cuCtxGetDevice");
+    find(c.id, "cuCtxGetId");
     find(c.retain, "cuDevicePrimaryCtxRetain");
     find(c.push, "cuCtxPushCurrent");
     find(c.pop, "cuCtxPopCurrent");
@@ -245,6 +248,14 @@ CUcontext primary_context(int device) {
 }
 
 }  // namespace
+
+std::uint64_t current_context_id() {
+  unsigned long long id = 0;
+  if (const CUresult result = contexts().id(nullptr, &id); result != CUDA_SUCCESS) {
+    core::fail(ErrorCode::device_failure, "cuCtxGetId: error ", static_cast<int>(result));
+  }
+  return id;
+}
 
 DeviceScope::DeviceScope(int device) {
   CUcontext current = nullptr;  // asked for first: without one cuCtxGetDevice fails, which tools report
