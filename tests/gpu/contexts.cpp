@@ -1,14 +1,23 @@
 // What a call leaves as it was: the caller's context, device and pending errors. And a second GPU, first calls, large grids.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "cuda/common/host/context.h"
+#include "cuda/common/host/images.h"
 #include "cuda/common/host/limits.h"
+#include "cuda/common/host/memory.h"
+#include "cuda/fp32/config.h"
+#include "cuda/mma/forward/launch.h"
+#include "cuda/sm90/forward/launch.h"
 #include "support/gpu.h"
 #include "support/tensors.h"
 
@@ -53,8 +62,8 @@ CaseSpec causal_case(DType dtype = DType::fp16) {
   return {.dtype = dtype, .q_length = 200, .k_length = 200, .qk_dim = 64, .v_dim = 64, .right = 0};
 }
 
-std::string run_and_judge(const CaseSpec& spec, int device) {
-  const reference::Verdict verdict = reference::verify(spec, "", {}, Device::cuda(device));
+std::string run_and_judge(const CaseSpec& spec, int device, const std::string& kernel = "") {
+  const reference::Verdict verdict = reference::verify(spec, kernel, {}, Device::cuda(device));
   return verdict.ok ? "" : verdict.message;
 }
 
@@ -110,9 +119,35 @@ TEST_F(Gpu, TheCallersContextIsKept) {
     const cuda::DeviceScope scope(0);
     EXPECT_EQ(current_context(), own);
   }
-  EXPECT_EQ(current_context(), own);
+  // Kernels, workspace and the handles of cuBLAS are those of this context, although the primary one has had its own.
+  for (const std::string& kernel : gpu_kernels()) {
+    const Case problem(causal_case());
+    if (!serves(kernel, problem, Direction::forward)) continue;
+    SCOPED_TRACE(kernel);
+    EXPECT_EQ(run_and_judge(causal_case(), 0, kernel), "");
+    EXPECT_EQ(current_context(), own);
+  }
   EXPECT_EQ(destroy(own), CUDA_SUCCESS);
   EXPECT_EQ(run_and_judge(causal_case(), 0), "");
+}
+
+// A context that takes the place of a destroyed one gets handles of its own.
+TEST_F(Gpu, AContextHasANumberOfItsOwn) {
+  using Create = CUresult (*)(CUcontext*, unsigned, CUdevice);
+  const auto create = driver_function<Create>("cuCtxCreate", 11000);
+  const auto destroy = driver_function<decltype(&cuCtxDestroy)>("cuCtxDestroy");
+  check(cudaFree(nullptr), "cudaFree");
+  const bool cublas = serves("cuda.standard", Case(causal_case()), Direction::forward);
+  std::vector<std::uint64_t> ids = {cuda::current_context_id()};
+  for (int i = 0; i < 3; ++i) {
+    CUcontext own = nullptr;
+    ASSERT_EQ(create(&own, 0, 0), CUDA_SUCCESS);
+    ids.push_back(cuda::current_context_id());
+    EXPECT_EQ(run_and_judge(causal_case(), 0, cublas ? "cuda.standard" : ""), "");
+    EXPECT_EQ(destroy(own), CUDA_SUCCESS);
+  }
+  std::sort(ids.begin(), ids.end());
+  EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
 // An error that the caller has not looked at yet is still there after a call, and a call that fails leaves none of its own.
@@ -134,6 +169,35 @@ TEST_F(Gpu, NobodysErrorIsSwallowed) {
                             &argument),
                Error);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+// What the driver has loaded is what image_for works out from the build, for a kernel of each Code.
+TEST_F(Gpu, TheDriverLoadsTheImageThatTheBuildExpects) {
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "cudaDeviceGetAttribute");
+  const int capability = 10 * major + minor;
+  auto address = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
+  const std::pair<cuda::Code, const void*> kernels[] = {
+      {cuda::Code::any, address(cuda::fp32::delta_kernel())},
+      {cuda::Code::sm75, address(cuda::flash2_sm75_forward_fp16().front().kernel)},
+      {cuda::Code::from80, address(cuda::flash2_forward_fp16().front().kernel)},
+      {cuda::Code::sm90, address(cuda::hopper_forward_fp16().front().kernel)},
+  };
+  for (const auto& [code, kernel] : kernels) {
+    SCOPED_TRACE(std::string(cuda::architectures_of(code)) + " on " + std::to_string(capability));
+    const cuda::Image image = cuda::image_for(cuda::architectures_of(code), capability);
+    cudaFuncAttributes loaded{};
+    const cudaError_t status = cudaFuncGetAttributes(&loaded, kernel);
+    cuda::forget(status);
+    if (image.capability == 0) {
+      EXPECT_NE(status, cudaSuccess) << "version " << loaded.binaryVersion;
+      continue;
+    }
+    ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status);
+    EXPECT_EQ(loaded.binaryVersion, image.ptx ? capability : image.capability);
+    EXPECT_EQ(loaded.ptxVersion, image.capability);
+  }
 }
 
 // More thread blocks than a grid holds are refused before CUDA could take a number that wraps round.
@@ -175,6 +239,28 @@ TEST_F(FirstCall, NoContextOnAnotherGpu) {
         finish(problem);
       },
       testing::ExitedWithCode(0), "");
+}
+
+// On a GPU without memory pools workspace is ordinary memory, which a graph cannot take.
+TEST_F(Gpu, WorkspaceWithoutMemoryPools) {
+  const cuda::WithoutMemoryPools scope;
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    SCOPED_TRACE(name(dtype));
+    EXPECT_EQ(run_and_judge(causal_case(dtype), 0), "");
+  }
+  Case problem(causal_case());
+  DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
+  const Stream stream;
+  forward(copy.attention, copy.forward, {.stream = stream});
+  backward(copy.attention, copy.backward, {.stream = stream});
+  stream.wait();
+  try {
+    const Graph graph(stream, [&] { backward(copy.attention, copy.backward, {.stream = stream}); });
+    FAIL() << "a graph has taken ordinary memory";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+    EXPECT_NE(std::string(error.what()).find("has no memory pools"), std::string::npos) << error.what();
+  }
 }
 
 // The first call of a process comes while its stream is captured: nothing has been loaded or made yet.

@@ -14,8 +14,16 @@
 #endif
 
 namespace tessera::cuda {
+namespace {
+
+thread_local bool without_pools = false;
+
+}  // namespace
 
 StreamAllocator::~StreamAllocator() = default;
+
+WithoutMemoryPools::WithoutMemoryPools() { without_pools = true; }
+WithoutMemoryPools::~WithoutMemoryPools() { without_pools = false; }
 
 #if TESSERA_HAVE_CUDA
 
@@ -56,10 +64,12 @@ bool capturing(cudaStream_t stream) {
   return state != cudaStreamCaptureStatusNone;
 }
 
+bool has_pools(int device) { return !without_pools && device_limits(device).memory_pools; }
+
 // From the pool; while a graph is captured the memory is the graph's. Without pools ordinary memory, for which CUDA may wait.
 cudaError_t take_memory(void** data, std::size_t bytes, int device, cudaStream_t stream) {
   const bool in_graph = capturing(stream);
-  if (!device_limits(device).memory_pools) {
+  if (!has_pools(device)) {
     if (in_graph) {
       core::fail(
           ErrorCode::unsupported, "cuda:", device,
@@ -91,7 +101,7 @@ void StreamAllocator::deallocate(void* data, std::size_t /*bytes*/, std::size_t 
   if (data == nullptr) return;
   try {  // a failure here is that of the work before it, which others report
     const DeviceScope scope(device_);
-    if (device_limits(device_).memory_pools) {
+    if (has_pools(device_)) {
       check(cudaFreeAsync(data, static_cast<cudaStream_t>(stream)), "cudaFreeAsync");
     } else {
       check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for the stream");

@@ -22,6 +22,15 @@ class StreamAllocator final : public Allocator {
   int device_;
 };
 
+// While it lives, this thread's StreamAllocators work as on a GPU without memory pools: for tests.
+class WithoutMemoryPools {
+ public:
+  WithoutMemoryPools();
+  ~WithoutMemoryPools();
+  WithoutMemoryPools(const WithoutMemoryPools&) = delete;
+  WithoutMemoryPools& operator=(const WithoutMemoryPools&) = delete;
+};
+
 // Memory for tests and measurements, never within a call: its functions wait for all work of the device.
 class DeviceBuffer {
  public:
