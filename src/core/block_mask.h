@@ -101,9 +101,9 @@ class AppendRow {
 };
 
 // Builds the data of a mask row by row. Throws invalid_argument for a wrong layout, out_of_memory
-// when the mask does not fit into the memory of this machine. The caller passes the number of blocks
-// that it will keep where it knows that number: a mask that is too large is then refused before it
-// takes memory, also on a system that grants more than it has.
+// when the mask does not fit into the memory of this machine. `kept` is the number of blocks in the
+// mask where the caller knows it: a mask that is too large is then refused before it takes memory,
+// also on a system that grants more than it has.
 std::shared_ptr<const BlockMask::Data> build_block_mask(const BlockLayout& layout,
                                                         const AppendRow& append_row, std::int64_t kept = 0);
 

@@ -494,8 +494,8 @@ TEST(CudaSelection, NeitherBatchNorHeadsDecide) {
   }
 }
 
-// A build for GPUs up to 8.x alone (TESSERA_CUDA_NEWEST=80-real) on one of 9.0: the PTX of the kernels for Turing runs there,
-// and what nothing runs is refused with the reason.
+// A build for GPUs up to 8.x alone (TESSERA_CUDA_NEWEST=80-real) on one of 9.0: the PTX of the
+// kernels for Turing runs there, and a call that no kernel runs is refused with the reason.
 TEST(CudaSelection, ABuildWithoutPtxForTheGpuLeavesThePtxForTuring) {
   const cuda::Architectures architectures = {"75-real;80-real;75-virtual", "75-real;75-virtual", "80-real",
                                              "90a-real"};

@@ -123,7 +123,8 @@ TEST(Fuzz, RandomConfigurationsAgreeWithOracle) {
   }
 }
 
-// The number before a word in the details of a kernel's plan; 0: the kernel does not support the problem.
+// The number before a word in the details of a kernel's plan; 0: the kernel does not support the
+// problem.
 std::int64_t planned(const CaseSpec& spec, const char* kernel, Direction direction, const std::string& word) {
   const ForceKernel forced(kernel);
   const Shapes shapes{.batch = spec.batch,
@@ -146,8 +147,8 @@ std::int64_t planned(const CaseSpec& spec, const char* kernel, Direction directi
   return end == std::string::npos ? 0 : std::atoll(details.c_str() + details.rfind(' ', end - 1));
 }
 
-// The long rows among the problems: decode cuts their keys into splits, and a backward pass cuts them into more tasks than
-// there are heads.
+// The long rows among the problems: decode cuts their keys into splits, and a backward pass cuts
+// them into more tasks than there are heads.
 TEST(Fuzz, LongRowsReachChunksAndSplits) {
   int splits = 0, chunks = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {

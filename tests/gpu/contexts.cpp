@@ -119,7 +119,8 @@ TEST_F(Gpu, TheCallersContextIsKept) {
     const cuda::DeviceScope scope(0);
     EXPECT_EQ(current_context(), own);
   }
-  // Kernels, workspace and the handles of cuBLAS are those of this context, although the primary one has had its own.
+  // Kernels, workspace and the handles of cuBLAS are those of this context, although the primary
+  // one has had its own.
   for (const std::string& kernel : gpu_kernels()) {
     const Case problem(causal_case());
     if (!serves(kernel, problem, Direction::forward)) continue;

@@ -18,7 +18,8 @@ TOLERANCE = 1e-3  # of the largest element: fp32 through a few layers with weigh
 ALL = os.environ.get("TESSERA_HF_ALL") == "1"
 # Of every way to compute attention, and to get it wrong, a few: causal masks made by hand or left to the implementation, ALiBi,
 # tables of classes, windows, chunks, sinks, softcap, latent and linear attention, mixtures of experts, encoders with
-# masks of one row, cross attention, position biases, images and audio. Each has its outcome; no other one passes.
+# masks of one row, cross attention, position biases, images and audio. Each has its outcome; no other
+# one passes.
 EQUAL, REFUSED = "equal: results", "refused"
 CAUSAL = EQUAL + ", causality, decoding as in one pass"
 SOME = {

@@ -48,7 +48,8 @@ TEST(SumsLayout, AnotherLayoutLoadsOtherNumbers) {
   EXPECT_NE(loaded<SumsLayout::apart>(added<SumsLayout::fours>(x)), x);
 }
 
-// Reductions and loads of four numbers take them as one word of 16 bytes; single ones go to consecutive words.
+// Reductions and loads of four numbers take them as one word of 16 bytes. Single reductions of a
+// warp go to consecutive words.
 TEST(SumsLayout, InstructionsFindTheirNumbersTogether) {
   for (int lane = 0; lane < kLanes; ++lane) {
     EXPECT_EQ(place_of<SumsLayout::fours>(lane, 0) % 4, 0);
