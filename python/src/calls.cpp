@@ -24,7 +24,8 @@ Layout layout_of(int layout) {
   return layout == 0 ? Layout::sequence_first : Layout::heads_first;
 }
 
-// Whether a call ends sooner than other threads wake up. Such a call uses only its own thread; no result depends on it.
+// Whether a call ends sooner than other threads wake up. Such a call uses only its
+// own thread; no result depends on it.
 bool too_small_for_threads(const Tensor& q, const Tensor& k) {
   const double pairs =
       static_cast<double>(q.shape[0] * q.shape[2]) * static_cast<double>(q.shape[1] * k.shape[1]);
@@ -174,7 +175,8 @@ class Call {
 template <std::size_t>
 using Handle = nb::handle;
 
-// Defines a call: `body(call, tensors)` with the options, the tensors that `names` lists, and CallOptions as keywords.
+// Defines a call: `body(call, tensors)` with the options, the tensors that `names`
+// lists, and CallOptions as keywords.
 template <std::size_t... I, typename Body, typename... Names>
 void define(nb::module_& module, const char* function, std::index_sequence<I...>, Body body, const char* text,
             const Names&... names) {

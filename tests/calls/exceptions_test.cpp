@@ -196,7 +196,7 @@ TEST_P(ExceptionsTest, OfKindsThatTheLibraryKnows) {
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ExceptionsTest, testing::ValuesIn(cpu_kernels()), kernel_test_name);
 
-// --- through the C interface, with callbacks in C++ -------------------------------------------------------
+// --- through the C interface, with callbacks in C++ ----------------------------------------------
 
 int three(void*) { return 3; }
 int throws_in_concurrency(void*) { throw Thrown{1}; }

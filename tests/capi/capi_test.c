@@ -137,7 +137,7 @@ static void test_packed(void) {
               "lengths.max_k is 1; it must be at least 2");
 }
 
-// --- errors -------------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------
 
 static void test_errors(void) {
   small_problem p;
@@ -211,7 +211,8 @@ static void test_struct_versions(void) {
   make_small(&p);
   tsr_attention attention = TSR_ATTENTION_INIT;
 
-  // An older program: its struct ends before `left`; what comes after is not its own and is not read.
+  // An older program: its struct ends before `left`; what comes after is not its
+  // own and is not read.
   memset((char*)&attention + offsetof(tsr_attention, left), 0x7F,
          sizeof(attention) - offsetof(tsr_attention, left));
   attention.struct_size = offsetof(tsr_attention, left);

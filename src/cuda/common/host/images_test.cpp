@@ -44,7 +44,8 @@ TEST(Images, CodeWithAnAIsForOneGpuAlone) {
   expect_image("90a-real", 100, 0);
 }
 
-// Code for an older GPU has no kernels that take more shared memory than that one has; a GPU without code is refused.
+// Code for an older GPU has no kernels that take more shared memory than that one
+// has; a GPU without code is refused.
 TEST(Images, LimitsFollowTheCode) {
   const DeviceLimits hopper{.capability = 90, .multiprocessors = 132, .shared_memory = 227 * 1024};
   EXPECT_EQ(limits_with_code(hopper, 0, "80-real;90-real;90-virtual").shared_memory, 227 * 1024);
