@@ -178,7 +178,8 @@ static void test_errors(void) {
   CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_INVALID_ARGUMENT,
               "attention.algorithm is 6; it must be 0 (TSR_AUTOMATIC)");
   attention.algorithm = TSR_FLASH3;
-  CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_UNSUPPORTED, "no CPU kernel implements flash3; it requires a GPU");
+  CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_UNSUPPORTED,
+              "no CPU kernel implements flash3; it requires a GPU");
   attention = (tsr_attention)TSR_ATTENTION_INIT;
   attention.align = 2;
   CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_INVALID_ARGUMENT,
