@@ -4,10 +4,10 @@
 /// **Errors.** A function that can fail returns a tsr_status: TSR_OK (0) or the kind of failure.
 /// tsr_last_error() returns the text of the calling thread's most recent failure. No exception
 /// leaves the library, and it never prints, exits or aborts. After a failure the outputs are
-/// untouched, unless the status is TSR_DEVICE_FAILURE. A null pointer for a required argument is
-/// TSR_INVALID_ARGUMENT, not a crash. Callbacks written in C++ should not throw. If one does, the
-/// call ends with TSR_INTERNAL_ERROR or, for std::bad_alloc, TSR_OUT_OF_MEMORY, and the outputs may
-/// be partly written.
+/// untouched, unless the status is TSR_DEVICE_FAILURE or a callback threw: then they may be partly
+/// written. A null pointer for a required argument is TSR_INVALID_ARGUMENT, not a crash. Callbacks
+/// written in C++ should not throw. If one does, the call ends with TSR_INTERNAL_ERROR or, for
+/// std::bad_alloc and std::length_error, TSR_OUT_OF_MEMORY.
 ///
 /// **Structs.** Structs that start with `struct_size` may grow at their end in later versions.
 /// Initialise them with their macro, which sets `struct_size` and the defaults, and then set fields
