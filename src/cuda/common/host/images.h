@@ -11,7 +11,7 @@ namespace tessera::cuda {
 // that take more are compiled for newer GPUs alone; code for an older one stops with a trap.
 inline constexpr int kSharedMemoryBefore90 = 163 * 1024;
 
-// GPU code by the folder of its .cu file, which says for which GPUs it is compiled
+// GPU code by the suffix or the folder of its .cu file, which says for which GPUs it is compiled
 // (src/CMakeLists.txt).
 enum class Code : int { any, sm75, from80, sm90 };
 inline constexpr int kCodes = 4;

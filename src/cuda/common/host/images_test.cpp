@@ -57,7 +57,7 @@ TEST(Images, LimitsFollowTheCode) {
   EXPECT_EQ(limits_with_code(unusable, 0, "").failure, "no driver");
 }
 
-// Every folder of this build has code for the GPUs that its kernels' limits name.
+// Every Code of this build has machine code or PTX for the GPUs that its kernels' limits name.
 TEST(Images, ThisBuildHasCodeForTheGpusItNames) {
   EXPECT_NE(image_for(architectures_of(Code::any), 75).capability, 0);
   EXPECT_NE(image_for(architectures_of(Code::any), 80).capability, 0);

@@ -46,7 +46,7 @@ cudaMemPool_t workspace_pool(int device) {
     if (status == cudaSuccess) at->second = pool;
     else cudaMemPoolDestroy(pool);
   }
-  forget(status);  // the default pool serves, too
+  forget(status);  // callers fall back to the default pool
   return at->second;
 }
 

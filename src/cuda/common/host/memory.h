@@ -51,8 +51,8 @@ class DeviceBuffer {
 // Copies device memory to the host after all work of the device. Throws Error (device_failure).
 void download(int device, const void* data, void* host, std::size_t bytes);
 
-// Waits until a GPU has done all that it was asked to. Throws Error
-// (device_failure) when some of it failed.
+// Waits until a GPU has finished all its work. Throws Error (device_failure) when some of it
+// failed.
 void synchronize(int device);
 
 }  // namespace tessera::cuda

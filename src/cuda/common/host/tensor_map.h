@@ -30,7 +30,8 @@ struct TensorMapSpec {
   int promotion = 256;
 };
 
-// Of a tensor of 16-bit numbers. What has size 1 has no use for its stride and gets a lawful one.
+// The spec for a tensor of 16-bit numbers. The stride of a dimension of size 1 is never used; it is
+// replaced by a valid one.
 TensorMapSpec tensor_map_spec(const core::View& view, const RowExtents& extents, int box_rows);
 
 // Whether, and why, there is no tensor map for a tensor of 16-bit numbers. Addresses
