@@ -131,9 +131,9 @@ struct BackwardTensors {
 /// 0 and an LSE of -infinity.
 ///
 /// On the CPU the call returns when the result is complete; on a GPU it enqueues work on
-/// `execution.stream` and returns. Throws Error; outputs are untouched unless the code is
-/// device_failure. Exceptions of the caller's executor and allocator leave the call, as execution.h
-/// says.
+/// `execution.stream` and returns. Throws Error. After a failure the outputs are untouched, unless
+/// the code is device_failure or the caller's executor threw: then they may be partly written.
+/// Exceptions of the caller's executor and allocator leave the call, as execution.h says.
 ///
 /// **Reproducible.** The same call on the same device gives bit for bit the same result, for any
 /// `execution`. A row of `out` and `lse` depends only on its own head of its own sequence: other

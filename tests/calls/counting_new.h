@@ -1,5 +1,5 @@
-// Replaces the global operator new of the program that includes this (in one file only) by one that counts and,
-// when told to, fails.
+// Replaces the global operator new of the program that includes this (in one file
+// only) by one that counts and, when told to, fails.
 #pragma once
 
 #include <algorithm>

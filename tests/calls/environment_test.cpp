@@ -1,4 +1,5 @@
-// The library reads the process's environment once: calls are safe beside setenv, and what changes later has no effect.
+// The library reads the process's environment once: calls are safe beside setenv,
+// and what changes later has no effect.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

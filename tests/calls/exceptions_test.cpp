@@ -192,11 +192,14 @@ TEST_P(ExceptionsTest, OfKindsThatTheLibraryKnows) {
   EXPECT_EQ(code_of(own), ErrorCode::unsupported);
   Throwing<std::bad_alloc> memory(Throwing<std::bad_alloc>::When::before_workers, {});
   EXPECT_EQ(code_of(memory), ErrorCode::out_of_memory);
+  Throwing<std::length_error> length(Throwing<std::length_error>::When::before_workers,
+                                     std::length_error("too long"));
+  EXPECT_EQ(code_of(length), ErrorCode::out_of_memory);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ExceptionsTest, testing::ValuesIn(cpu_kernels()), kernel_test_name);
 
-// --- through the C interface, with callbacks in C++ -------------------------------------------------------
+// --- through the C interface, with callbacks in C++ ----------------------------------------------
 
 int three(void*) { return 3; }
 int throws_in_concurrency(void*) { throw Thrown{1}; }

@@ -1,4 +1,5 @@
-// A call may come from the destructor of a static object, however late that runs: nothing of the library is gone by then.
+// A call may come from the destructor of a static object, however late that runs:
+// nothing of the library is gone by then.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
-// Malformed calls: a valid call, one thing made wrong, and the check that the library refuses it with the
-// right code and a message that names the argument, its value and what is allowed, and touches nothing.
+// Malformed calls: a valid call, one thing made wrong, and the check that the
+// library refuses it with the right code and a message that names the argument, its
+// value and what is allowed, and touches nothing.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +18,9 @@
 
 namespace tessera::test {
 
-// A valid forward call, backward call and plan, for a mutation to spoil: 2 batch entries, 3 queries, 5 keys,
-// 4 heads reading 2 key/value heads, head_dim 8 and 6, with bias and LSE. All tensors lie in one arena.
+// A valid forward call, backward call and plan, for a mutation to spoil: 2 batch
+// entries, 3 queries, 5 keys, 4 heads reading 2 key/value heads, head_dim 8 and 6,
+// with bias and LSE. All tensors lie in one arena.
 class Call {
  public:
   Attention attention{};

@@ -271,7 +271,8 @@ Cases execution_cases() {
   Cases cases;
   auto add = [&](const std::string& name, bool planned, const std::function<void(Call&)>& spoil,
                  const std::vector<std::string>& expected, ErrorCode code = ErrorCode::invalid_argument) {
-    // With data: a kernel that needs no workspace would not look at it, and both CPU kernels need some here.
+    // With data: a kernel that needs no workspace would not look at it, and both
+    // CPU kernels need some here.
     cases.push_back(
         {"forward_" + name, planned ? Act::forward : Act::forward_with_data, spoil, expected, code});
     cases.push_back(
@@ -320,7 +321,8 @@ bool has_gpu() {
                      [](const DeviceInfo& d) { return d.device.type == DeviceType::cuda; });
 }
 
-// Valid calls that no kernel supports: the message begins with the way out and has a line for each kernel.
+// Valid calls that no kernel supports: the message begins with the way out and has
+// a line for each kernel.
 Cases unsupported_cases() {
   Cases cases;
   auto add = [&](const std::string& name, Act act, std::function<void(Call&)> spoil,

@@ -326,8 +326,8 @@ TEST(MalformedTensor, WorkspaceBesideATensorIsAccepted) {
   EXPECT_THROW(forward(call.attention, call.forward, call.execution), Error);
 }
 
-// Rows between each other, strides (3, 2) for sizes (2, 3): nothing is addressed twice, and every kernel's result is the
-// same as anywhere else.
+// Rows between each other, strides (3, 2) for sizes (2, 3): nothing is addressed
+// twice, and every kernel's result is the same as anywhere else.
 TEST(MalformedTensor, InterleavedRowsOfOneOutputAreAccepted) {
   std::vector<float> q(6, 1.0F), k(6, 1.0F), v(6), out(8, -1.0F);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i);

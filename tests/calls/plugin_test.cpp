@@ -20,8 +20,8 @@
 namespace tessera::test {
 namespace {
 
-// The library's tables are never destroyed, so that late destructors may call. A plugin that is unloaded leaves them, a
-// few hundred bytes each, and the leak detector would report them.
+// The library's tables are never destroyed, so that late destructors may call. A plugin that
+// is unloaded leaves them, a few hundred bytes each, and the leak detector would report them.
 struct TablesMayStay {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan::ScopedDisabler disabler;
@@ -48,8 +48,8 @@ class Plugin {
   void* handle_;
 };
 
-// How many threads this process has: `expected` as soon as it is so many. A thread that was joined is
-// gone from /proc a moment later.
+// How many threads this process has: `expected` as soon as it is so many. A thread
+// that was joined is gone from /proc a moment later.
 int threads(int expected) {
   int count = 0;
   for (int attempt = 0; attempt < 200; ++attempt) {

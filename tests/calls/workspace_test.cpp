@@ -1,4 +1,5 @@
-// No hidden allocation: what a call takes is what its plan says, and flash2 never takes memory for N x N scores.
+// No hidden allocation: what a call takes is what its plan says, and flash2 never
+// takes memory for N x N scores.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +53,8 @@ ForwardTensors forward_of(const BackwardTensors& t) {
   return {.q = t.q, .k = t.k, .v = t.v, .out = t.out, .lse = t.lse};
 }
 
-// Runs `call` with a counting allocator and checks it against the plan's workspace. A call takes nothing besides.
+// Runs `call` with a counting allocator and checks it against the plan's workspace.
+// A call takes nothing besides.
 template <typename Call>
 void takes_what_it_says(const Plan& plan, Call&& call) {
   Counting allocator;
@@ -106,7 +108,8 @@ TEST(NoHiddenAllocation, LentWorkspaceIsEnough) {
   std::free(memory);
 }
 
-// With lent workspace a call of any kernel takes no memory at all, whatever the options, types and threads.
+// With lent workspace a call of any kernel takes no memory at all, whatever the
+// options, types and threads.
 TEST(NoHiddenAllocation, LentWorkspaceMeansNoAllocation) {
   std::vector<std::byte> memory(std::size_t{64} << 20);
   void* start = memory.data();
@@ -139,7 +142,8 @@ TEST(NoHiddenAllocation, LentWorkspaceMeansNoAllocation) {
   }
 }
 
-// The kernel that is chosen is not forced there: those that are passed over have their reasons, which nobody reads.
+// The kernel that is chosen is not forced there: those that are passed over have
+// their reasons, which nobody reads.
 TEST(NoHiddenAllocation, ChoosingAKernelTakesNoMemory) {
   for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::standard, Algorithm::flash1}) {
     if (!served(algorithm)) continue;
@@ -156,8 +160,9 @@ TEST(NoHiddenAllocation, ChoosingAKernelTakesNoMemory) {
   }
 }
 
-// The extra memory of flash2 does not depend on N * N: forward takes tiles per thread, backward some rows of
-// accumulators per row of the problem besides (dK, dV, packed Q and dO, and at most eight partial dQ).
+// The extra memory of flash2 does not depend on N * N: forward takes tiles per
+// thread, backward some rows of accumulators per row of the problem besides (dK,
+// dV, packed Q and dO, and at most eight partial dQ).
 TEST(NoHiddenAllocation, Flash2IsLinearInTheLength) {
   const Attention attention{.algorithm = Algorithm::flash2};
   constexpr std::int64_t kDim = 16;
@@ -184,8 +189,8 @@ TEST(NoHiddenAllocation, Flash2IsLinearInTheLength) {
   }
 }
 
-// Under a causal mask the keys of one head have twice as many chunks, but only queries that see a chunk have a partial
-// dQ of it.
+// Under a causal mask the keys of one head have twice as many chunks, but only
+// queries that see a chunk have a partial dQ of it.
 TEST(NoHiddenAllocation, CausalBackwardTakesAsMuchAsFull) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const Shapes shapes{.batch = 1, .q_length = 4096, .k_length = 4096, .q_heads = 1, .dtype = dtype};

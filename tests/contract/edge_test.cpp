@@ -1,4 +1,5 @@
-// Sizes, addresses and shapes at the edge: everything that is no multiple of anything, and nothing at all.
+// Sizes, addresses and shapes at the edge: everything that is no multiple of
+// anything, and nothing at all.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,7 +51,7 @@ void expect_all(const Tensor& tensor, double value, const char* name) {
   for (const double x : reference::values(tensor)) ASSERT_EQ(x, value) << name;
 }
 
-// ---- addresses -------------------------------------------------------------------------------------------
+// ---- addresses ----------------------------------------------------------------------------------
 
 class EdgeTest : public testing::TestWithParam<TypeAndKernel> {
  protected:
@@ -79,7 +80,7 @@ TEST_P(EdgeTest, AnyBaseAddress) {
   }
 }
 
-// ---- sizes -----------------------------------------------------------------------------------------------
+// ---- sizes --------------------------------------------------------------------------------------
 
 // Every integer from 1 to 256 in every build; types take turns, so each sees 64 of them.
 TEST(EdgeSizes, EveryHeadDim) {
@@ -148,7 +149,7 @@ TEST(EdgeSizes, EveryPairOfSmallLengths) {
   }
 }
 
-// ---- nothing ---------------------------------------------------------------------------------------------
+// ---- nothing ------------------------------------------------------------------------------------
 
 TEST_P(EdgeTest, NoKeys) {
   for (const bool packed : {false, true}) {
@@ -230,9 +231,10 @@ TEST_P(EdgeTest, OnlyEmptySequences) {
   run(problem, kernel());
 }
 
-// ---- rows that see nothing -------------------------------------------------------------------------------
+// ---- rows that see nothing ----------------------------------------------------------------------
 
-// Rows at the start, at the end, in the middle of a tile and whole tiles: O = 0, LSE = -inf, gradients 0.
+// Rows at the start, at the end, in the middle of a tile and whole tiles: O = 0,
+// LSE = -inf, gradients 0.
 TEST_P(EdgeTest, FullyMaskedRowsAnywhere) {
   const CaseSpec base{.dtype = dtype(),
                       .q_length = 150,
@@ -305,7 +307,7 @@ TEST_P(EdgeTest, BiasOfMinusInfinity) {
   }
 }
 
-// ---- rows that see one key -------------------------------------------------------------------------------
+// ---- rows that see one key ----------------------------------------------------------------------
 
 // The bits of an element.
 std::uint64_t bits_of(const Tensor& t, std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d) {
@@ -316,7 +318,8 @@ std::uint64_t bits_of(const Tensor& t, std::int64_t b, std::int64_t i, std::int6
   return bits;
 }
 
-// Zeros of both signs, subnormal numbers, the smallest normal one, odd last bits and the largest number, in every row.
+// Zeros of both signs, subnormal numbers, the smallest normal one, odd last bits
+// and the largest number, in every row.
 void write_special_values(const Tensor& v) {
   struct Type {
     int least_exponent, digits;
@@ -340,8 +343,8 @@ void write_special_values(const Tensor& v) {
   }
 }
 
-// Each gives that key's value bit for bit, whatever its score: with the two exceptions that the header names, a -0
-// and, where products are of bf16, its subnormal numbers.
+// Each gives that key's value bit for bit, whatever its score: with the two exceptions
+// that the header names, a -0 and, where products are of bf16, its subnormal numbers.
 void expect_values(const Case& problem, bool flushes_subnormals) {
   const Tensor &out = problem.forward.out, &v = problem.forward.v;
   for (std::int64_t h = 0; h < out.shape[2]; ++h) {

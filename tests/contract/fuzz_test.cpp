@@ -1,8 +1,11 @@
-// Random configurations of the whole contract against the fp64 oracle. One number is a configuration: problem,
-// memory layout, former contents, threads, workspace and instruction set; every kernel computes it.
+// Random configurations of the whole contract against the fp64 oracle. One number
+// is a configuration: problem, memory layout, former contents, threads, workspace
+// and instruction set; every kernel computes it.
 //
-//   TESSERA_FUZZ_SEED=123 fuzz_test                          replays configuration 123 (on the same kind of CPU)
-//   TESSERA_FUZZ_SEED=5000 TESSERA_FUZZ_COUNT=100000 fuzz_test   looks for new failures
+//   TESSERA_FUZZ_SEED=123 fuzz_test
+//       replays configuration 123 (on the same kind of CPU)
+//   TESSERA_FUZZ_SEED=5000 TESSERA_FUZZ_COUNT=100000 fuzz_test
+//       looks for new failures
 #include <gtest/gtest.h>
 
 #include <cstdlib>

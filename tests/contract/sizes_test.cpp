@@ -1,5 +1,6 @@
-// Sizes at the edge of what numbers hold: nothing at all, far more than fits into memory, blocks and windows beyond any
-// sequence, tensors beyond 2^31 elements; and every head_dim, and thousands of tiny problems.
+// Sizes at the edge of what numbers hold: nothing at all, far more than fits into
+// memory, blocks and windows beyond any sequence, tensors beyond 2^31 elements; and
+// every head_dim, and thousands of tiny problems.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -50,7 +51,7 @@ class SizesTest : public testing::TestWithParam<std::string> {
   const std::string& kernel() const { return GetParam(); }
 };
 
-// ---- nothing ---------------------------------------------------------------------------------------------
+// ---- nothing ------------------------------------------------------------------------------------
 
 // Counts calls and never works: what it would be given may take for ever.
 class Idle final : public Executor {
@@ -118,9 +119,10 @@ TEST_P(SizesTest, BiasGradientOfNoQueriesIsZero) {
   for (const float x : grad_bias) EXPECT_EQ(x, 0);
 }
 
-// ---- more than there is ----------------------------------------------------------------------------------
+// ---- more than there is -------------------------------------------------------------------------
 
-// A plan names the bytes that the call would take, or refuses: never a number that has wrapped around.
+// A plan names the bytes that the call would take, or refuses: never a number that
+// has wrapped around.
 TEST(Sizes, WorkspaceBeyondAllNumbersIsRefused) {
   auto workspace = [](const char* kernel, const Shapes& shapes, Direction direction) {
     const ForceKernel forced(kernel);
@@ -155,7 +157,7 @@ TEST(Sizes, WorkspaceBeyondAllNumbersIsRefused) {
   }
 }
 
-// ---- masks beyond any sequence ---------------------------------------------------------------------------
+// ---- masks beyond any sequence ------------------------------------------------------------------
 
 // One block that holds every position is no mask at all, however long it is.
 TEST_P(SizesTest, BlocksLongerThanAnySequence) {
@@ -192,7 +194,8 @@ TEST_P(SizesTest, BlocksLongerThanAnySequence) {
   }
 }
 
-// The widest bound hides nothing, wherever the diagonal is; a bound as wide as the diagonal is far hides what it says.
+// The widest bound hides nothing, wherever the diagonal is; a bound as wide as the
+// diagonal is far hides what it says.
 TEST_P(SizesTest, WindowsAroundFarDiagonals) {
   constexpr std::int64_t kFar = std::int64_t{1} << 48, kLast = (std::int64_t{1} << 32) - 20;
   int masked = 0;
@@ -219,7 +222,7 @@ TEST_P(SizesTest, WindowsAroundFarDiagonals) {
   EXPECT_GT(masked, 0);
 }
 
-// ---- tensors beyond 2^31 elements ------------------------------------------------------------------------
+// ---- tensors beyond 2^31 elements ---------------------------------------------------------------
 
 // Address space without memory behind it: pages appear where they are touched.
 class Sparse {
@@ -249,8 +252,8 @@ void copy_elements(const Tensor& from, const Tensor& to) {
           reference::write(to, a, b, c, d, reference::read(from, a, b, c, d));
 }
 
-// Rows so far apart that their offsets pass 2^31 and 2^32 elements, forwards and backwards: the bits are those of dense
-// tensors.
+// Rows so far apart that their offsets pass 2^31 and 2^32 elements, forwards and
+// backwards: the bits are those of dense tensors.
 TEST_P(SizesTest, OffsetsBeyond2To32Elements) {
   const ForceKernel forced(kernel());
   constexpr std::int64_t kRows = 80, kStep = std::int64_t{1} << 12;  // elements between tensors
@@ -319,7 +322,7 @@ TEST_P(SizesTest, BatchOf256) {
   }
 }
 
-// ---- every head_dim, and many tiny problems --------------------------------------------------------------
+// ---- every head_dim, and many tiny problems -----------------------------------------------------
 
 TEST_P(SizesTest, EveryHeadDim) {
   const int step = scaled(1, 15, "every head_dim: steps of", 51);
@@ -341,8 +344,8 @@ TEST_P(SizesTest, EveryHeadDim) {
   }
 }
 
-// Shapes are where loops over tiles and rests of vectors go wrong, and fp64 leaves errors nowhere to hide. With
-// TESSERA_TEST_FULL set, 10,000 of them.
+// Shapes are where loops over tiles and rests of vectors go wrong, and fp64 leaves
+// errors nowhere to hide. With TESSERA_TEST_FULL set, 10,000 of them.
 TEST_P(SizesTest, TinyRandomProblemsInFp64) {
   const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
   const int count = all ? 10'000 : scaled(1500, 60, "tiny random problems:", 20);

@@ -1,4 +1,5 @@
-// What a call leaves as it was: the caller's context, device and pending errors. And a second GPU, first calls, large grids.
+// What a call leaves as it was: the caller's context, device and pending errors.
+// And a second GPU, first calls, large grids.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -115,7 +116,8 @@ TEST_F(Gpu, TheCallersContextIsKept) {
   EXPECT_EQ(run_and_judge(causal_case(), 0), "");
 }
 
-// An error that the caller has not looked at yet is still there after a call, and a call that fails leaves none of its own.
+// An error that the caller has not looked at yet is still there after a call, and a
+// call that fails leaves none of its own.
 TEST_F(Gpu, NobodysErrorIsSwallowed) {
   Case problem(causal_case());
   DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
@@ -136,7 +138,8 @@ TEST_F(Gpu, NobodysErrorIsSwallowed) {
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
-// More thread blocks than a grid holds are refused before CUDA could take a number that wraps round.
+// More thread blocks than a grid holds are refused before CUDA could take a number
+// that wraps round.
 TEST_F(Gpu, NoGridWrapsRound) {
   int argument = 0;
   for (const std::int64_t grid : {std::int64_t{1} << 31, (std::int64_t{1} << 32) + 32}) {
@@ -164,7 +167,8 @@ TEST_F(Gpu, ASecondGpu) {
   }
 }
 
-// A process that uses GPU 1 alone gets no context on GPU 0, which would take hundreds of megabytes there.
+// A process that uses GPU 1 alone gets no context on GPU 0, which would take
+// hundreds of megabytes there.
 TEST_F(FirstCall, NoContextOnAnotherGpu) {
   if (cuda::device_count() < 2)
     GTEST_SKIP() << "this machine has " << cuda::device_count() << " GPU; 2 are needed";
@@ -177,7 +181,8 @@ TEST_F(FirstCall, NoContextOnAnotherGpu) {
       testing::ExitedWithCode(0), "");
 }
 
-// The first call of a process comes while its stream is captured: nothing has been loaded or made yet.
+// The first call of a process comes while its stream is captured: nothing has been
+// loaded or made yet.
 TEST_F(FirstCall, InsideACapture) {
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
     SCOPED_TRACE(name(dtype));

@@ -1,5 +1,5 @@
-// Numbers at the edge: what a bias of -inf hides, factors that fp32 can just hold, dropout near 1; and rows that must not depend
-// on what else is in a call.
+// Numbers at the edge: what a bias of -inf hides, factors that fp32 can just hold,
+// dropout near 1; and rows that must not depend on what else is in a call.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,8 +23,8 @@ void fill_row(const Tensor& tensor, std::int64_t batch, std::int64_t row, std::i
   for (std::int64_t d = 0; d < tensor.shape[3]; ++d) reference::write(tensor, batch, row, head, d, value);
 }
 
-// Where two tensors of a computation in `dtype` differ by more than rounding; empty: nowhere. Infinite and NaN must be the
-// same on both sides.
+// Where two tensors of a computation in `dtype` differ by more than rounding;
+// empty: nowhere. Infinite and NaN must be the same on both sides.
 std::string difference(const char* name, const Tensor& a, const Tensor& b, DType dtype) {
   if (a.data == nullptr) return {};
   const std::vector<double> x = reference::values(a), y = reference::values(b);
@@ -57,8 +57,8 @@ std::string all_differences(const Case& a, const Case& b, bool with_backward) {
   return text;
 }
 
-// What is not finite and hidden everywhere by a bias of -inf reaches nothing, as behind a mask: a key that all rows hide, and a
-// row that hides all keys.
+// What is not finite and hidden everywhere by a bias of -inf reaches nothing, as
+// behind a mask: a key that all rows hide, and a row that hides all keys.
 TEST_F(Gpu, ABiasOfMinusInfinityHidesWhatIsNotFinite) {
   enum Where { q, k, v, grad_out };
   constexpr const char* kNames[] = {"q", "k", "v", "grad_out"};
@@ -144,7 +144,8 @@ TEST_F(Gpu, OnlyRowsWithoutABiasOfMinusInfinityAreReached) {
   });
 }
 
-// Queries times 2^110 and keys times 2^-110, or the other way round, give the same scores: bit for bit the same output.
+// Queries times 2^110 and keys times 2^-110, or the other way round, give the same
+// scores: bit for bit the same output.
 TEST_F(Gpu, Fp32HasNoRangeThatLosesScores) {
   for (const std::string kernel : {"cuda.flash2", "cuda.flash2_sm75"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
@@ -212,7 +213,8 @@ Tensors entry_of(Tensors t, std::int64_t index) {
   return t;
 }
 
-// The same bits alone and among 64, forward and deterministic backward: nothing is chosen by the size of the batch.
+// The same bits alone and among 64, forward and deterministic backward: nothing is
+// chosen by the size of the batch.
 TEST_F(Gpu, ABatchOf64ChangesNoRow) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     for (const std::int64_t dim : {64, 128}) {
@@ -230,7 +232,8 @@ TEST_F(Gpu, ABatchOf64ChangesNoRow) {
         all.attention.deterministic = true;
         if (!serves(kernel, all, Direction::forward)) continue;
         SCOPED_TRACE(describe(all.spec()));
-        // cuBLAS multiplies the sequences of a backward call of cuda.standard together, in an order of its own choice.
+        // cuBLAS multiplies the sequences of a backward call of cuda.standard
+        // together, in an order of its own choice.
         const bool with_backward =
             kernel.find("standard") == std::string::npos && serves(kernel, all, Direction::backward);
         const ForceKernel forced(kernel);

@@ -26,13 +26,14 @@ inline const std::vector<DType> kDTypes = {DType::fp64, DType::fp32, DType::fp16
 // Why a kernel cannot run on this machine (the standard one needs OpenBLAS); empty: it can.
 std::string obstacle(const std::string& kernel);
 
-// The names of the CPU kernels that exist in both directions and can run here. Says on standard output which
-// cannot.
+// The names of the CPU kernels that exist in both directions and can run here. Says
+// on standard output which cannot.
 std::vector<std::string> cpu_kernels();
 
-// What a test over types and something else (kernels, instruction sets) runs. In release builds every pair. Under a
-// sanitizer every type with the first of the others, and every other with fp32: sanitizers prove addresses, which
-// follow from the width of a type and from lanes, one by one (tests/README.md).
+// What a test over types and something else (kernels, instruction sets) runs. In
+// release builds every pair. Under a sanitizer every type with the first of the
+// others, and every other with fp32: sanitizers prove addresses, which follow from
+// the width of a type and from lanes, one by one (tests/README.md).
 template <typename Other>
 std::vector<std::tuple<DType, Other>> pairs_with_types(const std::vector<Other>& others) {
   std::vector<std::tuple<DType, Other>> pairs;

@@ -1,4 +1,5 @@
-// The GPUs of this machine, and those that one may assume. Compiled in every build; without CUDA there are none.
+// The GPUs of this machine, and those that one may assume. Compiled in every build;
+// without CUDA there are none.
 #pragma once
 
 #include <string>
@@ -20,9 +21,10 @@ int device_count();
 // Why a GPU cannot be used, for people; empty: it can.
 std::string unusable(int device);
 
-// While it lives, this thread plans as if every GPU were one of this compute capability (10 * major + minor), with the
-// limits of a common card of its kind: for tests and `tessera explain`, also in builds without CUDA. Nothing can be run. Throws
-// Error (invalid_argument) for a capability it does not know.
+// While it lives, this thread plans as if every GPU were one of this compute
+// capability (10 * major + minor), with the limits of a common card of its kind: for
+// tests and `tessera explain`, also in builds without CUDA. Nothing can be run.
+// Throws Error (invalid_argument) for a capability it does not know.
 class AssumedGpu {
  public:
   explicit AssumedGpu(int capability);
