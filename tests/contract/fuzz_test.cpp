@@ -79,6 +79,7 @@ bool check(Case& problem, const Expected& expected, const Circumstances& c, cons
   SCOPED_TRACE((kernel.empty() ? "automatic" : kernel) + " " + describe(problem.spec()) + " " + describe(c));
   const ForceKernel forced(kernel);
   const ForcedTarget forced_target(c.target ? name(*c.target) : nullptr);
+  if (!kernel.empty() && !obstacle(kernel).empty()) return true;  // requires vectors
   GuardedAllocator allocator(c.outputs);
   const Execution execution{.threads = c.threads, .allocator = c.guarded_workspace ? &allocator : nullptr};
   RelaidCase relaid(problem, c.layout, c.outputs);
