@@ -61,14 +61,16 @@ Cases lengths_cases() {
                      c.attention.mask.lengths = {c.lengths_q.data(), c.lengths_k.data(), 2};
                    },
                    {"q.shape[0] (batch) is 2; it must be 1 when sequences are packed"}});
-  cases.push_back({"plan_without_longest",
-                   Act::custom,
-                   [](Call& c) {
-                     c.pack();
-                     c.attention.mask.lengths = {.count = 2};
-                     (void)plan(c.attention, c.forward);
-                   },
-                   {"attention.mask.lengths.max_q is 0; it must be given"}});
+  cases.push_back(
+      {"plan_without_longest",
+       Act::custom,
+       [](Call& c) {
+         c.pack();
+         c.attention.mask.lengths = {.count = 2};
+         (void)plan(c.attention, c.forward);
+       },
+       {"attention.mask.lengths.max_q is 0; without cumulative lengths it must be at least the longest "
+        "sequence"}});
   return cases;
 }
 
