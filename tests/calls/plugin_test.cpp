@@ -32,7 +32,9 @@ struct TablesMayStay {
 // The plugin while it is loaded.
 class Plugin {
  public:
-  Plugin() : handle_(dlopen(TESSERA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL)) {
+  Plugin() {
+    const TablesMayStay tables_may_stay;
+    handle_ = dlopen(TESSERA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) throw std::runtime_error(dlerror());
   }
   Plugin(const Plugin&) = delete;
@@ -45,7 +47,7 @@ class Plugin {
   }
 
  private:
-  void* handle_;
+  void* handle_ = nullptr;
 };
 
 // How many threads this process has: `expected` as soon as it is so many. A thread that was joined is
