@@ -283,9 +283,9 @@ Cases execution_cases() {
       {"execution.threads is 2147483647; it must be between 0"});
   static NoWorkers none(0), negative(-8);
   add("executor_without_workers", true, [](Call& c) { c.execution.executor = &none; },
-      {"concurrency() is 0; it must be between 1"});
+      {"execution.executor->concurrency() is 0; it must be between 1"});
   add("executor_negative", true, [](Call& c) { c.execution.executor = &negative; },
-      {"concurrency() is -8; it must be between 1"});
+      {"execution.executor->concurrency() is -8; it must be between 1"});
   add("workspace_too_small", false,
       [](Call& c) {
         c.execution.workspace = {c.spare(256), 1};
