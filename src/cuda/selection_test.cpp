@@ -455,7 +455,8 @@ std::vector<std::string> gpu_kernels() {
   return names;
 }
 
-// Calls of one type, mask and direction, of which a row of a sequence must not know which one it is in.
+// Calls of one type, mask and direction, of which a row of a sequence must not know which one it is
+// in.
 struct Neighbours {
   std::string kernel;
   DType dtype;
@@ -478,7 +479,8 @@ struct Neighbours {
     try {
       const Plan chosen = plan(attention, shapes, Device::cuda(0), direction);
       ++supported;
-      // The keys that cuda.flash1 holds at once may be fewer, but not fewer than the longest sequence has.
+      // The keys that cuda.flash1 holds at once may be fewer, but not fewer than the longest
+      // sequence has.
       if (chosen.kernel.starts_with("cuda.flash1") && chosen.block_k >= attention.mask.lengths.max_k &&
           attention.mask.lengths.max_k > 0)
         return;

@@ -1,5 +1,5 @@
-// The library reads the process's environment when it is loaded: calls are safe beside setenv, and a later change has no
-// effect.
+// The library reads the process's environment when it is loaded: calls are safe beside setenv, and
+// a later change has no effect.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ TEST(Environment, NoCallReadsIt) {
   Problem problem;
   for (const Algorithm algorithm : kAlgorithms) {
     if (!served(algorithm)) continue;
-    call_everything(problem, algorithm);  // the first call of `standard` loads OpenBLAS, which reads it
+    call_everything(problem, algorithm);  // the first one loads OpenBLAS, which reads it
     const int before = reads;
     call_everything(problem, algorithm);
     EXPECT_EQ(reads, before) << name(algorithm);
@@ -78,7 +78,7 @@ TEST(Environment, TheFirstCallDoesNotReadIt) {
   expect_in_a_fresh_process([] {
     Problem problem;
     const int before = reads;
-    forward({}, problem.forward_tensors);  // no plan: it loads OpenBLAS to say whether `standard` can run
+    forward({}, problem.forward_tensors);  // no plan: it loads OpenBLAS for `standard`
     backward({}, problem.backward_tensors);
     return reads == before;
   });

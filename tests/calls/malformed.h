@@ -120,7 +120,7 @@ struct Malformed {
   std::string name;
   Act act;
   std::function<void(Call&)> spoil;
-  std::vector<std::string> expected;  // parts of the message, which begins with the first: the argument
+  std::vector<std::string> expected;  // parts of the message; it begins with the first
   ErrorCode code = ErrorCode::invalid_argument;
 };
 

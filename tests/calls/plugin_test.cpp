@@ -121,8 +121,8 @@ TEST(Plugin, AForkAfterwards) {
   expect_a_fork_works();
 }
 
-// OpenBLAS stays, with its threads; what the plugin registered for forks and its own threads are gone. Last in this file,
-// because the tests above count the threads of a process without OpenBLAS.
+// OpenBLAS stays, with its threads; what the plugin registered for forks and its own threads are
+// gone. Last in this file, because the tests above count the threads of a process without OpenBLAS.
 TEST(Plugin, UnloadingAfterACallOfStandard) {
   threads_before();
   int left = 0;

@@ -95,8 +95,8 @@ std::vector<MatrixParameter> matrix() {
 
 INSTANTIATE_TEST_SUITE_P(Contract, FeatureMatrix, testing::ValuesIn(matrix()), matrix_name);
 
-// Each kernel of the registry is in the matrix above, or has no backward and tests of its own (decode_test and, for
-// cpu.packed, invariance_test), or cannot run here, which is said.
+// Each kernel of the registry is in the matrix above, or has no backward and tests of its own
+// (decode_test and, for cpu.packed, invariance_test), or cannot run here, which is said.
 TEST(Contract, EveryKernelIsTested) {
   std::vector<std::string> tested = cpu_kernels();
   for (const std::string& kernel : forward_only_kernels()) tested.push_back(kernel);

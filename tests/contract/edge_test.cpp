@@ -336,7 +336,7 @@ TEST(OneVisibleKey, GivesItsValueBitForBit) {
   specs[4].input_scale = 60, specs[4].scale = 20;
   specs[5].left = specs[5].right = -1, specs[5].k_length = 1;
   specs[6].qk_dim = 16, specs[6].v_dim = 24;
-  specs[7].left = specs[7].right = -1, specs[7].bias = BiasKind::full;  // which hides the other keys, below
+  specs[7].left = specs[7].right = -1, specs[7].bias = BiasKind::full;  // hides the other keys
   std::vector<std::string> kernels = cpu_kernels();
   if (obstacle("cpu.decode").empty()) kernels.emplace_back("cpu.decode");
   for (CaseSpec spec : specs) {

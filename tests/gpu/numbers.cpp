@@ -153,8 +153,9 @@ void multiply(const Tensor& tensor, double factor) {
     numbers[i] = static_cast<float>(static_cast<double>(numbers[i]) * factor);
 }
 
-// Queries times 2^100 and keys times 2^-100, or the other way round, give the same scores: bit for bit the same output. The
-// gradients of queries and keys have the other's factor. Without it they agree within rounding.
+// Queries times 2^100 and keys times 2^-100, or the other way round, give the same scores: bit for
+// bit the same output. The gradients of queries and keys have the other's factor. Without it they
+// agree within rounding.
 TEST_F(Gpu, Fp32HasNoRangeThatLosesScores) {
   for (const std::string kernel : {"cuda.flash2", "cuda.flash2_sm75"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
@@ -227,15 +228,16 @@ Tensors entry_of(Tensors t, std::int64_t index, const Lengths& lengths = {}) {
   return t;
 }
 
-// The same bits alone and among the others, forward and deterministic backward, for some entries of a batch or some packed
-// sequences.
+// The same bits alone and among the others, forward and deterministic backward, for some entries of
+// a batch or some packed sequences.
 void expect_each_alone(const std::string& kernel, const CaseSpec& spec,
                        const std::vector<std::int64_t>& entries) {
   Case all(spec);
   all.attention.deterministic = true;
   if (!serves(kernel, all, Direction::forward)) return;
   SCOPED_TRACE(describe(spec));
-  // cuBLAS multiplies the sequences of a backward call of cuda.standard together, in an order of its own choice.
+  // cuBLAS multiplies the sequences of a backward call of cuda.standard together, in an order of
+  // its own choice.
   const bool with_backward =
       kernel.find("standard") == std::string::npos && serves(kernel, all, Direction::backward);
   const Lengths& lengths = all.attention.mask.lengths;
@@ -301,7 +303,8 @@ TEST_F(Gpu, ABatchOfLongSequencesChangesNoRow) {
 // Packed sequences beside shorter and longer ones, of which some are as long as above.
 TEST_F(Gpu, PackedNeighboursOfOtherLengthsChangeNoRow) {
   for_each_lane([](const std::string& kernel, DType dtype) {
-    if (kernel.find("standard") != std::string::npos) return;  // cuBLAS chooses by the longest sequence
+    // cuBLAS chooses by the longest sequence.
+    if (kernel.find("standard") != std::string::npos) return;
     for (const std::int64_t right : {-1, 0}) {
       CaseSpec spec{.dtype = dtype,
                     .batch = 6,

@@ -34,7 +34,8 @@ std::string obstacle(const std::string& kernel);
 // cannot.
 std::vector<std::string> cpu_kernels();
 
-// The names of the CPU kernels without backward that can run here: cpu.decode and cpu.packed, which need vectors.
+// The names of the CPU kernels without backward that can run here: cpu.decode and cpu.packed, which
+// need vectors.
 std::vector<std::string> forward_only_kernels();
 
 // What a test over types and something else (kernels, instruction sets) runs. In release builds every pair. Under a
