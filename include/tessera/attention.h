@@ -150,7 +150,7 @@ struct BackwardTensors {
 ///
 /// **One visible key.** Without dropout, a row with one visible key of finite score gives the value
 /// of that key bit for bit, with three exceptions:
-/// - -0 becomes +0.
+/// - -0 may become +0.
 /// - Kernels that multiply bf16 in hardware (a plan names `avx512_bf16` or `amx`) flush subnormal
 ///   values of bf16 to 0.
 /// - Where a bias of -infinity hides the other keys, `cuda.flash2` in fp32 may round the value, as
