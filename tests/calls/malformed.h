@@ -122,7 +122,7 @@ struct Malformed {
   std::string name;
   Act act;
   std::function<void(Call&)> spoil;
-  std::vector<std::string> expected;  // parts of the message
+  std::vector<std::string> expected;  // parts of the message; it begins with the first
   ErrorCode code = ErrorCode::invalid_argument;
 };
 
@@ -138,10 +138,10 @@ void expect_refusal(const Malformed& malformed, const char* what, Function&& cal
     ADD_FAILURE() << malformed.name << ": " << what << " accepted the call; it must be refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), malformed.code) << what << " said: " << error.what();
-    if (malformed.act == Act::plan && !malformed.expected.empty()) {  // a plan has no tensors to name instead
-      EXPECT_EQ(std::string(error.what()).find(malformed.expected.front()), 0U)
-          << malformed.name << ": " << what << " said: " << error.what();
-    }
+    ASSERT_FALSE(malformed.expected.empty()) << malformed.name;
+    EXPECT_TRUE(std::string(error.what()).starts_with(malformed.expected.front()))
+        << malformed.name << ": " << what << " said: " << error.what()
+        << "\n  at the beginning, not: " << malformed.expected.front();
     for (const std::string& part : malformed.expected) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
           << malformed.name << ": " << what << " said: " << error.what() << "\n  without: " << part;

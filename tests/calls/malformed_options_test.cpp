@@ -284,14 +284,14 @@ Cases execution_cases() {
       {"execution.threads is 2147483647; it must be between 0"});
   static NoWorkers none(0), negative(-8);
   add("executor_without_workers", true, [](Call& c) { c.execution.executor = &none; },
-      {"concurrency() is 0; it must be between 1"});
+      {"execution.executor->concurrency() is 0; it must be between 1"});
   add("executor_negative", true, [](Call& c) { c.execution.executor = &negative; },
-      {"concurrency() is -8; it must be between 1"});
+      {"execution.executor->concurrency() is -8; it must be between 1"});
   add("workspace_too_small", false,
       [](Call& c) {
         c.execution.workspace = {c.spare(256), 1};
       },
-      {"execution.workspace.bytes is 1; it must be at least ", "Plan::workspace_bytes"});
+      {"execution.workspace.bytes is 1; it must be at least ", ", the workspace_bytes of the plan"});
   add("workspace_misaligned", false,
       [](Call& c) {
         static std::vector<std::byte> memory(1 << 24);
@@ -308,7 +308,7 @@ Cases execution_cases() {
   static NoMemory no_memory;
   add(
       "allocator_without_memory", false, [](Call& c) { c.execution.allocator = &no_memory; },
-      {"workspace of ", " bytes on cpu"}, ErrorCode::out_of_memory);
+      {"out of memory: the call needs ", " bytes of workspace on cpu"}, ErrorCode::out_of_memory);
   static MisalignedMemory misaligned;
   add("allocator_misaligned", false, [](Call& c) { c.execution.allocator = &misaligned; },
       {"execution.allocator->allocate() returned 0x", "aligned to 256 bytes"});

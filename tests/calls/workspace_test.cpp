@@ -116,21 +116,24 @@ TEST(NoHiddenAllocation, LentWorkspaceMeansNoAllocation) {
   std::size_t bytes = memory.size();
   std::align(256, bytes - 256, start, bytes);
   const int step = scaled(1, 8, "one case in `step` per type");
-  std::vector<std::string> kernels = cpu_kernels();
-  const std::string forward_alone = "cpu.decode";
-  if (obstacle(forward_alone).empty()) kernels.push_back(forward_alone);
+  const std::vector<std::string> with_backward = cpu_kernels(), forward_only = forward_only_kernels();
+  std::vector<std::string> kernels = with_backward;
+  kernels.insert(kernels.end(), forward_only.begin(), forward_only.end());
   for (const DType dtype : kDTypes) {
     int index = 0;
     for (const reference::CaseSpec& spec : reference::feature_matrix(dtype)) {
-      if (index++ % step != 0) continue;
+      if (index++ % step != 0 && !spec.packed) continue;
       reference::Case problem(spec);
       for (const std::string& kernel : kernels) {
+        if (!takes(kernel, spec)) continue;
+        const bool backwards =
+            std::find(with_backward.begin(), with_backward.end(), kernel) != with_backward.end();
         const reference::ForceKernel forced(kernel);
         for (const int threads : {1, 0}) {
           const Execution execution{.threads = threads, .workspace = {start, bytes}};
           auto call = [&] {
             forward(problem.attention, problem.forward, execution);
-            if (kernel != forward_alone) backward(problem.attention, problem.backward, execution);
+            if (backwards) backward(problem.attention, problem.backward, execution);
           };
           call();
           const std::int64_t before = blocks_taken;

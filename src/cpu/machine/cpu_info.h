@@ -18,7 +18,7 @@ struct Caches {
   std::size_t l2 = 1 << 20;
   std::size_t l3 = 8 << 20;
 };
-const Caches& caches() noexcept;
+const Caches& caches();
 
 // Whether a core multiplies two 512-bit vectors per cycle (Intel's servers, Zen 5) instead of one
 // (Zen 4, Intel's clients): it then needs operands faster than a second-level cache delivers them.
