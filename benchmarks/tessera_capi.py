@@ -167,26 +167,20 @@ def bias_tensor(tensor):
 
 
 def with_variables(path, variables):
-    """Another copy of the library, which has read these environment variables."""
-    with tempfile.TemporaryDirectory() as folder:  # of the same file the loader would give the one that is there
-        library = ctypes.CDLL(shutil.copy(path, folder))
+    """Another copy of the library, which reads these environment variables when it is loaded."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
-        shapes, plan = Shapes(batch=1, q_length=1, k_length=1, q_heads=1, qk_dim=16, dtype=1), Plan()
-        # Any call that chooses a kernel looks, also where the variables leave none for it.
-        library.tsr_plan_shapes(None, byref(shapes), Device(), c_int32(FORWARD), None, byref(plan))
-        library.tsr_plan_release.restype = None
-        library.tsr_plan_release(byref(plan))
+        with tempfile.TemporaryDirectory() as folder:  # of the same file the loader would give the one that is there
+            return ctypes.CDLL(shutil.copy(path, folder))
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return library
 
 
 class Tessera:
     """The shared library. With variables: a copy of its own, as if the process had started with them in the environment,
-    which the library reads once."""
+    which the library reads when it is loaded."""
 
     def __init__(self, path, **variables):
         self.library = with_variables(path, variables) if variables else ctypes.CDLL(str(path))

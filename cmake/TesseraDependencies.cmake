@@ -155,7 +155,3 @@ else()
     set(TESSERA_PYTHON_REASON "Python's headers (python3-dev) or nanobind not found; tools/setup python installs them")
   endif()
 endif()
-
-# --- seen, but not used by this version ---------------------------------------------------------------
-find_program(TESSERA_MPICXX mpicxx)
-mark_as_advanced(TESSERA_MPICXX)

@@ -9,7 +9,8 @@ int main() {
   const std::int64_t length = 1024;
   const tessera::BlockLayout layout{.q_length = length, .k_length = length, .block_q = 64, .block_k = 64};
 
-  // One block each side of the diagonal, the first block row and column, and one random block per row.
+  // One block each side of the diagonal, the first block row and column, and one
+  // random block per row.
   const tessera::BlockMask blocks = tessera::BlockMask::big_bird(layout, 1, 1, 1, /*seed=*/7);
   std::cout << blocks.draw();
   std::printf("kept: %lld of %lld blocks\n", static_cast<long long>(blocks.kept()),

@@ -1,4 +1,5 @@
-// Packed sequences of different lengths with grouped heads: no padding, and no copies of keys and values.
+// Packed sequences of different lengths with grouped heads: no padding, and no
+// copies of keys and values.
 #include <cmath>
 #include <cstdio>
 #include <vector>

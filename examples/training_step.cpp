@@ -1,5 +1,5 @@
-// One training step: causal attention with dropout, forward and backward, and a gradient-descent step on the
-// values that brings the output closer to a target.
+// One training step: causal attention with dropout, forward and backward, and a
+// gradient-descent step on the values that brings the output closer to a target.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -37,7 +37,8 @@ int main() {
 
   double loss = 0, first_loss = 0;
   for (int step = 0; step < 3; ++step) {
-    // The offset counts the steps: each step drops other elements; backward drops those of its forward.
+    // The offset counts the steps: each step drops other elements; backward drops
+    // those of its forward.
     const tessera::Attention attention{
         .mask = tessera::causal(),
         .dropout = {.probability = 0.1, .seed = 42, .offset = static_cast<std::uint64_t>(step)}};

@@ -131,9 +131,9 @@ struct BackwardTensors {
 /// 0 and an LSE of -infinity.
 ///
 /// On the CPU the call returns when the result is complete; on a GPU it enqueues work on
-/// `execution.stream` and returns. Throws Error; outputs are untouched unless the code is
-/// device_failure. Exceptions of the caller's executor and allocator leave the call, as execution.h
-/// says.
+/// `execution.stream` and returns. Throws Error. After a failure the outputs are untouched, unless
+/// the code is device_failure or the caller's executor threw: then they may be partly written.
+/// Exceptions of the caller's executor and allocator leave the call, as execution.h says.
 ///
 /// **Reproducible.** The same call on the same device gives bit for bit the same result, for any
 /// `execution`. A row of `out` and `lse` depends only on its own head of its own sequence: other
@@ -149,8 +149,12 @@ struct BackwardTensors {
 ///   longest packed sequence.
 ///
 /// **One visible key.** Without dropout, a row with one visible key of finite score gives the value
-/// of that key bit for bit, except that -0 becomes +0. Kernels that multiply bf16 in hardware (a
-/// plan names `avx512_bf16` or `amx`) also flush subnormal values of bf16 to 0.
+/// of that key bit for bit, with three exceptions:
+/// - -0 may become +0.
+/// - Kernels that multiply bf16 in hardware (a plan names `avx512_bf16` or `amx`) flush subnormal
+///   values of bf16 to 0.
+/// - Where a bias of -infinity hides the other keys, `cuda.flash2` in fp32 may round the value, as
+///   it rounds any other sum. Masks have no such effect.
 ///
 /// **Range.** scale * q, q.k and the scores must fit the accumulator type. So must, for each row
 /// and element of v, the sum of |v| over the visible keys, because kernels divide by the sum of the

@@ -4,10 +4,10 @@
 /// **Errors.** A function that can fail returns a tsr_status: TSR_OK (0) or the kind of failure.
 /// tsr_last_error() returns the text of the calling thread's most recent failure. No exception
 /// leaves the library, and it never prints, exits or aborts. After a failure the outputs are
-/// untouched, unless the status is TSR_DEVICE_FAILURE. A null pointer for a required argument is
-/// TSR_INVALID_ARGUMENT, not a crash. Callbacks written in C++ should not throw. If one does, the
-/// call ends with TSR_INTERNAL_ERROR or, for std::bad_alloc, TSR_OUT_OF_MEMORY, and the outputs may
-/// be partly written.
+/// untouched, unless the status is TSR_DEVICE_FAILURE or a callback threw: then they may be partly
+/// written. A null pointer for a required argument is TSR_INVALID_ARGUMENT, not a crash. Callbacks
+/// written in C++ should not throw. If one does, the call ends with TSR_INTERNAL_ERROR or, for
+/// std::bad_alloc and std::length_error, TSR_OUT_OF_MEMORY.
 ///
 /// **Structs.** Structs that start with `struct_size` may grow at their end in later versions.
 /// Initialise them with their macro, which sets `struct_size` and the defaults, and then set fields
@@ -31,8 +31,9 @@
 /// mask.
 ///
 /// **Environment variables.** The library reads TESSERA_KERNEL, TESSERA_TARGET, TESSERA_BLOCK_K and
-/// TESSERA_LAZY_MAXIMUM once per process, in the first call; tessera.h describes them. Later
-/// changes have no effect, so calls are safe beside setenv. A call that depends on an invalid value
+/// TESSERA_LAZY_MAXIMUM once, when it is loaded: before main, or in dlopen. tessera.h describes
+/// them. Later changes have no effect, so calls are safe beside setenv. OpenBLAS and CUDA read
+/// their own variables when a plan or call first needs them. A call that depends on an invalid value
 /// fails and names it.
 ///
 /// Enumerations are int32_t, so that their size is fixed and the library can reject unknown values.
@@ -50,7 +51,7 @@
 extern "C" {
 #endif
 
-// --- status -------------------------------------------------------------------------------------------
+// --- status --------------------------------------------------------------------------------------
 
 /// How a call ended; 0 is success.
 typedef int32_t tsr_status;
@@ -72,7 +73,7 @@ TESSERA_API const char* tsr_last_error(void);
 /// null.
 TESSERA_API const char* tsr_status_name(tsr_status status);
 
-// --- tensors ------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------
 
 /// The type of one element.
 typedef int32_t tsr_dtype;
@@ -141,7 +142,7 @@ TESSERA_API tsr_status tsr_tensor_from_dlpack(const void* dl_tensor, tsr_role ro
 /// Returns the name of an element type, as in "bf16"; "unknown" for any other number. Never null.
 TESSERA_API const char* tsr_dtype_name(tsr_dtype dtype);
 
-// --- block masks --------------------------------------------------------------------------------------
+// --- block masks ---------------------------------------------------------------------------------
 
 /// A block-sparse mask: for each block of queries, the blocks of keys that it keeps. A mask is
 /// immutable and reference-counted; a function that makes one returns it with one reference, which
@@ -263,7 +264,7 @@ TESSERA_API tsr_status tsr_block_mask_column(const tsr_block_mask* mask, int64_t
 TESSERA_API tsr_status tsr_block_mask_draw(const tsr_block_mask* mask, int64_t head, char* buffer,
                                            size_t capacity, size_t* length);
 
-// --- the operation ------------------------------------------------------------------------------------
+// --- the operation -------------------------------------------------------------------------------
 
 /// How attention is computed. All algorithms give the same result within rounding.
 typedef int32_t tsr_algorithm;
@@ -396,7 +397,7 @@ typedef struct tsr_backward_tensors {
     /* grad_q, grad_k, grad_v, grad_bias */ NULL, NULL, NULL, NULL }
 // clang-format on
 
-// --- execution ----------------------------------------------------------------------------------------
+// --- execution -----------------------------------------------------------------------------------
 
 /// Runs the parallel parts of CPU kernels on the caller's own threads.
 typedef struct tsr_executor {
@@ -453,7 +454,7 @@ typedef struct tsr_execution {
     /* threads, reserved */ 0, 0 }
 // clang-format on
 
-// --- the calls ----------------------------------------------------------------------------------------
+// --- the calls -----------------------------------------------------------------------------------
 
 /// Computes attention. It overwrites all elements of the outputs; a row without visible keys gives
 /// 0 and an LSE of -infinity. On the CPU the call returns when the result is complete; on a GPU it
@@ -474,7 +475,7 @@ TESSERA_API tsr_status tsr_forward(const tsr_attention* attention, const tsr_for
 TESSERA_API tsr_status tsr_backward(const tsr_attention* attention, const tsr_backward_tensors* tensors,
                                     const tsr_execution* execution);
 
-// --- plans --------------------------------------------------------------------------------------------
+// --- plans ---------------------------------------------------------------------------------------
 
 /// The sizes of a problem, before its tensors exist. The tensors count as contiguous.
 typedef struct tsr_shapes {
@@ -577,7 +578,7 @@ TESSERA_API tsr_status tsr_plan_text(const tsr_plan* plan, char* buffer, size_t 
 /// fail.
 TESSERA_API void tsr_plan_release(tsr_plan* plan);
 
-// --- what this build and this machine have --------------------------------------------------------------
+// --- what this build and this machine have -------------------------------------------------------
 
 /// The kernels of this build, in order of preference.
 typedef struct tsr_kernel_list tsr_kernel_list;

@@ -2,8 +2,9 @@
 /// Tessera: exact attention, forward and backward, on CPUs and NVIDIA GPUs. This header includes
 /// the whole C++ interface, except tessera/format.h (`std::format`).
 ///
-/// **Environment variables.** The library reads them once per process, in the first call. Later
-/// changes have no effect, so calls are safe beside setenv. A call that depends on an invalid value
+/// **Environment variables.** The library reads them once, when it is loaded: before main, or in
+/// dlopen. Later changes have no effect, so calls are safe beside setenv. OpenBLAS and CUDA read
+/// their own variables when a plan or call first needs them. A call that depends on an invalid value
 /// fails and names it.
 ///
 /// | variable             | value                                                        |

@@ -137,7 +137,7 @@ std::string growth_text(const DrawnFigure& figure, const Series& series, double 
     const auto least = std::min_element(
         series.marks.begin(), series.marks.end(),
         [](const Mark& a, const Mark& b) { return a.y.value_or(1e300) < b.y.value_or(1e300); });
-    return fmt::format("hardly changes for {} (least {} {})", series.primary,
+    return fmt::format("hardly changes for {} (lowest: {} {})", series.primary,
                        quantity_text(figure.y, *least->y), at(figure.x, least->x));
   }
   if (std::fabs(exponent - 2) < 0.15)
@@ -191,7 +191,7 @@ void describe_shape(const DrawnFigure& figure, const Group& group, Sentences& se
   }
   if (parts.empty()) return;
   if (more_is_better(figure)) {
-    sentences.push_back(fmt::format("Highest {}: {}.", figure.y.symbol, listed(parts)));
+    sentences.push_back(fmt::format("The highest {} is {}.", figure.y.symbol, listed(parts)));
     return;
   }
   for (std::size_t i = parts.size(); --i > 0;) {  // the verb once, where the parts share it
@@ -379,7 +379,7 @@ std::string fits_text(const DrawnFigure& figure, const Panel& panel) {
     }
   }
   if (missing == 0) return fmt::format("All {} points fit.", total);
-  if (fitting == 0) return fmt::format("None of {} points fits.", total);
+  if (fitting == 0) return fmt::format("None of the {} points fits.", total);
   return fmt::format("{} of {} points fit; {}.", fitting, total,
                      missing == 1 ? fmt::format("only {} does not", only) : largest);
 }

@@ -108,9 +108,8 @@ void add_theory(DrawnFigure& figure, const std::vector<json>& rows) {
   }
   if (drawn) {
     figure.notes.emplace_back(
-        "Θ says nothing about a constant factor: each of these lines is scaled to the series it is fitted "
-        "to. "
-        "M is 4·d·(keys per tile), what a tile of the row keeps in fast memory");
+        "Θ leaves the constant factor open, so each of these lines is scaled to the series it is fitted to. "
+        "M is 4·d·(keys per tile), the numbers that a tile of the row keeps in fast memory");
   }
 }
 

@@ -63,7 +63,7 @@ void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& 
   }
 }
 
-// When each curve first gets as low as all of them do. "A loss of 2.35 is reached after 161 s with
+// When each curve first gets as low as all of them do. "The loss falls to 2.35 after 161 s with
 // standard."
 std::string race_text(const DrawnFigure& figure, const Curves& curves) {
   double goal = 0;
@@ -78,7 +78,7 @@ std::string race_text(const DrawnFigure& figure, const Curves& curves) {
                                     [&](const Mark& mark) { return mark.y && *mark.y <= goal; });
     parts.push_back(fmt::format("{} with {}", duration_text(figure.x.values[there->x]), curve->primary));
   }
-  return fmt::format("A loss of {} is reached after {}.", loss_text(goal), listed(parts));
+  return fmt::format("The loss falls to {} after {}.", loss_text(goal), listed(parts));
 }
 
 std::vector<Paragraph> loss_paragraphs(const DrawnFigure& figure) {
@@ -123,13 +123,13 @@ std::string saving_words(const DrawnFigure& figure, double percent) {
                         : fmt::format("needs {:.1f} % more {}", -percent, what);
 }
 
-// "On average over 2 points, training takes 141.1 % longer against standard attention; at worst it
-// ..., at best it ..."
+// "On average over 2 points, training takes 141.1 % longer compared with standard attention; at
+// worst it ..., at best it ..."
 std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& savings) {
   double sum = 0;
   for (const Saving& saving : savings) sum += saving.percent;
   const double mean = sum / static_cast<double>(savings.size());
-  std::string text = fmt::format("On average over {}, training {} against standard attention",
+  std::string text = fmt::format("On average over {}, training {} compared with standard attention",
                                  counted(savings.size(), "point"), saving_words(figure, mean));
   if (savings.size() > 1) {
     const auto [least, most] =

@@ -1,6 +1,7 @@
-// Numbers, words and switches from Python. Each function throws Error (invalid_argument), a ValueError in Python, which
-// names the argument, its value and what is allowed. Arrays are refused, even of one element: options are cached for
-// later calls, but an array may change, and its gradient would be lost.
+// Numbers, words and switches from Python. Each function throws Error
+// (invalid_argument), a ValueError in Python, which names the argument, its value
+// and what is allowed. Arrays are refused, even of one element: options are cached
+// for later calls, but an array may change, and its gradient would be lost.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -162,7 +162,8 @@ bool Array::by_dlpack(nb::handle object, const Stream& stream) {
   nb::dict arguments;
   const int device = nb::cast<int>(nb::object(source.attr("__dlpack_device__")()[0]));
   if (device == dlpack::kCuda || device == dlpack::kCudaManaged) {
-    // -1: the caller passed a stream, nobody waits. 1: their library waits for the legacy default stream.
+    // -1: the caller passed a stream, so nobody waits. 1: the array's library waits for the legacy
+    // default stream.
     arguments["stream"] = stream.asked ? -1 : 1;
   }
   arguments["max_version"] = nb::make_tuple(1, 1);

@@ -1,4 +1,5 @@
-// Arrays of other libraries, without a copy: what an object says about its memory, for the time of a call.
+// Arrays of other libraries, without a copy: what an object says about its memory,
+// for the time of a call.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -27,7 +28,8 @@ struct Stream {
       asked{};  // what the caller passed; work on its arrays is already ordered on it
 };
 
-// Memory borrowed by Python's buffer protocol. Released also when the constructor of its owner throws.
+// Memory borrowed by Python's buffer protocol. Released also when the constructor
+// of its owner throws.
 class Buffer {
  public:
   Buffer() = default;
@@ -53,8 +55,9 @@ class Buffer {
   std::optional<Py_buffer> held_;
 };
 
-// Borrows the memory of an array until it is destroyed (with the GIL held). The ways in, fastest first: DLPack's C
-// exchange table (PyTorch from 2.10 on), the buffer protocol (NumPy, JAX on the CPU), `__dlpack__`.
+// Borrows the memory of an array until it is destroyed (with the GIL held). The
+// ways in, fastest first: DLPack's C exchange table (PyTorch from 2.10 on), the
+// buffer protocol (NumPy, JAX on the CPU), `__dlpack__`.
 class Array {
  public:
   // Throws TypeError when `object` is not an array, and passes on what its library raises.
@@ -95,7 +98,8 @@ class Array {
   bool by_exchange(nb::handle object);
   bool by_buffer(nb::handle object);
   bool by_dlpack(nb::handle object, const Stream& stream);
-  // Whether the array has a type that its library cannot export. Every use then fails and names the type.
+  // Whether the array has a type that its library cannot export. Every use then
+  // fails and names the type.
   bool has_foreign_type(nb::handle object);
   void check_flat(dlpack::Type type, std::optional<dlpack::Type> also) const;
 

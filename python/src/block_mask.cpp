@@ -24,7 +24,8 @@ using Row = std::vector<std::int32_t>;
 using State = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          std::vector<std::int64_t>, std::vector<std::int32_t>>;
 
-// One flag per element of an array of bools or bytes with two dimensions, or three when heads differ.
+// One flag per element of an array of bools or bytes with two dimensions, or three
+// when heads differ.
 struct Flags {
   std::int64_t heads, rows, columns;
   std::vector<std::uint8_t> values;

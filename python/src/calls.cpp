@@ -24,7 +24,8 @@ Layout layout_of(int layout) {
   return layout == 0 ? Layout::sequence_first : Layout::heads_first;
 }
 
-// Whether a call ends sooner than other threads wake up. Such a call uses only its own thread; no result depends on it.
+// Whether a call ends sooner than other threads wake up. Such a call uses only its
+// own thread; no result depends on it.
 bool too_small_for_threads(const Tensor& q, const Tensor& k) {
   const double pairs =
       static_cast<double>(q.shape[0] * q.shape[2]) * static_cast<double>(q.shape[1] * k.shape[1]);
@@ -90,7 +91,7 @@ class Call {
   }
 
   // An array that becomes a bare pointer must be on the device of q.
-  const Array& borrow_becall_q(const char* name, nb::handle object) {
+  const Array& borrow_beside_q(const char* name, nb::handle object) {
     const Array& array = borrow(name, object);
     const Device q = arrays_.front()->device();
     if (array.device() != q) {
@@ -111,8 +112,8 @@ class Call {
       refuse("only one of lengths_q and lengths_k is given; pass both");
     }
     constexpr dlpack::Type int32{dlpack::kInt, 32, 1};
-    const auto q = borrow_becall_q("lengths_q", call_.lengths_q).flat<std::int32_t>(int32);
-    const auto k = borrow_becall_q("lengths_k", call_.lengths_k).flat<std::int32_t>(int32);
+    const auto q = borrow_beside_q("lengths_q", call_.lengths_q).flat<std::int32_t>(int32);
+    const auto k = borrow_beside_q("lengths_k", call_.lengths_k).flat<std::int32_t>(int32);
     if (q.empty() || q.size() != k.size()) {
       refuse("lengths_q has " + std::to_string(q.size()) + " entries and lengths_k " +
              std::to_string(k.size()) + "; both must have one more than there are sequences");
@@ -126,7 +127,7 @@ class Call {
 
   void take_alibi(const Tensor& q) {
     if (call_.alibi.is_none()) return;
-    const Array& array = borrow_becall_q("alibi", call_.alibi);
+    const Array& array = borrow_beside_q("alibi", call_.alibi);
     const dlpack::Tensor& view = array.view();
     if (view.dtype.code != dlpack::kFloat || view.dtype.bits != 32) {
       refuse("alibi.dtype is " + array.dtype_name() + "; it must be float32");
@@ -142,7 +143,7 @@ class Call {
              "), the heads of q, for each batch entry");
     }
     const bool gaps = view.strides != nullptr && view.shape[last] > 1 && view.strides[last] != 1;
-    if (gaps) refuse("alibi.strides: the slopes of the heads must lie side by side");
+    if (gaps) refuse("alibi.strides[-1] is " + std::to_string(view.strides[last]) + "; it must be 1");
     const bool shared = view.ndim == 1 || view.shape[0] == 1;
     attention_.alibi = {.slopes = static_cast<const float*>(array.data()),
                         .batch_stride = shared                    ? 0
@@ -154,7 +155,7 @@ class Call {
     attention_.dropout.seed = bits64("seed", call_.seed);
     attention_.dropout.offset = bits64("offset", call_.offset);
     if (call_.dropout_state.is_none()) return;
-    const auto state = borrow_becall_q("dropout_state", call_.dropout_state)
+    const auto state = borrow_beside_q("dropout_state", call_.dropout_state)
                            .flat<std::uint64_t>({dlpack::kUInt, 64, 1}, dlpack::Type{dlpack::kInt, 64, 1});
     if (state.size() != 2) {
       refuse("dropout_state has " + std::to_string(state.size()) +
@@ -174,7 +175,8 @@ class Call {
 template <std::size_t>
 using Handle = nb::handle;
 
-// Defines a call: `body(call, tensors)` with the options, the tensors that `names` lists, and CallOptions as keywords.
+// Defines a call: `body(call, tensors)` with the options, the tensors that `names`
+// lists, and CallOptions as keywords.
 template <std::size_t... I, typename Body, typename... Names>
 void define(nb::module_& module, const char* function, std::index_sequence<I...>, Body body, const char* text,
             const Names&... names) {

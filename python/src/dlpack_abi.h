@@ -1,5 +1,6 @@
-// The binary interface of DLPack 1.x, as its specification lays it out: what distributions ship as <dlpack/dlpack.h>
-// is often older and knows neither versions nor the C exchange table. The library itself reads the DLTensor.
+// The binary interface of DLPack 1.x, as its specification lays it out: what
+// distributions ship as <dlpack/dlpack.h> is often older and knows neither versions
+// nor the C exchange table. The library itself reads the DLTensor.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +56,8 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
-// What `type(array).__dlpack_c_exchange_api__`, a capsule named "dlpack_exchange_api", holds: functions instead of
-// Python calls. They return 0, or -1 with a Python exception set.
+// What `type(array).__dlpack_c_exchange_api__`, a capsule named "dlpack_exchange_api", holds:
+// functions instead of Python calls. They return 0, or -1 with a Python exception set.
 struct Exchange {
   Version version;
   Exchange* previous;

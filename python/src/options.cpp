@@ -16,8 +16,9 @@
 namespace tessera::python {
 namespace {
 
-// Every field of Options, once: its name in Python and its place. The constructor, the attributes, equality, hash,
-// repr and pickling follow from this list; python/tessera/_arguments.py declares types, defaults and documentation.
+// Every field of Options, once: its name in Python and its place. The constructor, the
+// attributes, equality, hash, repr and pickling follow from this list;
+// python/tessera/_arguments.py declares types, defaults and documentation.
 template <typename Description, typename Visit>
 void for_each_field(Description& a, Visit&& visit) {
   visit("scale", a.scale);

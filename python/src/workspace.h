@@ -1,4 +1,5 @@
-// Workspace from the library that owns the arrays of a call. Its counters include it, and both share free memory.
+// Workspace from the library that owns the arrays of a call. Its counters include
+// it, and both share free memory.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +10,10 @@
 
 namespace tessera::python {
 
-// Takes workspace as a tensor of another library, through the allocator in DLPack's exchange table, which needs neither
-// Python nor the GIL. The memory belongs to that library's current stream, so the call must run on that stream: memory
-// freed while the GPU still works is reused only by later work of the stream. One object serves one call.
+// Takes workspace as a tensor of another library, through the allocator in DLPack's
+// exchange table, which needs neither Python nor the GIL. The memory belongs to that
+// library's current stream, so the call must run on that stream: memory freed while the
+// GPU still works is reused only by later work of the stream. One object serves one call.
 class LibraryWorkspace final : public Allocator {
  public:
   // `exchange` has an allocator; `device` is that of the call's arrays.

@@ -1,4 +1,5 @@
-// The public headers by themselves: names and texts of values, views with a size check, the version.
+// The public headers by themselves: names and texts of values, views with a size
+// check, the version.
 #include <gtest/gtest.h>
 
 #include <algorithm>

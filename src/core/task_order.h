@@ -42,7 +42,8 @@ TESSERA_HD constexpr TileOrder tile_order(const Band& band, std::int64_t rows, s
     const VisibleRange range = visible_range(band, row, row + 1, columns);
     return range.end - range.begin;
   };
-  // Widths rise, stay and fall. When both ends have the largest width there can be, all rows have.
+  // Widths rise, stay and fall. When the first and the last row have the largest possible
+  // width, all rows have it.
   std::int64_t largest = columns;
   if (band.left != kUnbounded && band.right != kUnbounded && band.left < columns - band.right) {
     largest = band.left + band.right + 1 < columns ? band.left + band.right + 1 : columns;

@@ -15,19 +15,6 @@
 namespace tessera::test {
 namespace {
 
-// Allocations fail within the lifetime of this object: number `n` alone, or all from there on.
-class Failing {
- public:
-  Failing(std::int64_t n, bool from_then_on) {
-    has_failed = false;
-    fails_from_then_on = from_then_on;
-    until_failure = n;
-  }
-  Failing(const Failing&) = delete;
-  Failing& operator=(const Failing&) = delete;
-  ~Failing() { until_failure = -1; }
-};
-
 // Calls `call` (which returns whether it succeeded, or throws) with a failure at allocation 0, 1, 2, ...
 // until there is no such allocation any more. Every failure must be out_of_memory, nothing may leak, and
 // after every call `is_right` must hold if it succeeded. Returns at how many allocations it failed.
@@ -79,7 +66,8 @@ void survives(const char* what, Call&& call, Check&& is_right) {
   }
 }
 
-// First in this file, so that it runs before anything is warm: tables and threads are made under failure.
+// First in this file, so that it runs before anything is warm: tables and threads
+// are made under failure.
 TEST(AllocationFailure, FirstCallOfTheProcess) {
   Problem problem;
   fail_everywhere(
@@ -235,7 +223,7 @@ TEST(AllocationFailure, BlockMasks) {
       "draw", [&] { return right = mask.draw().size() == 16 * 17, true; }, [&] { return right; });
 }
 
-// --- the C interface ----------------------------------------------------------------------------------
+// --- the C interface -----------------------------------------------------------------------------
 
 tsr_tensor to_c(const Tensor& t) {
   return tsr_tensor_contiguous(t.data, static_cast<tsr_dtype>(t.dtype), t.shape[0], t.shape[1], t.shape[2],

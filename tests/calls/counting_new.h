@@ -1,5 +1,5 @@
-// Replaces the global operator new of the program that includes this (in one file only) by one that counts and,
-// when told to, fails.
+// Replaces the global operator new of the program that includes this (in one file
+// only) by one that counts and, when told to, fails.
 #pragma once
 
 #include <algorithm>
@@ -44,6 +44,19 @@ void give_back(void* data) noexcept {
   --live_blocks;
   std::free(data);
 }
+
+// Allocations fail within the lifetime of this object: number `n` alone, or all from there on.
+class Failing {
+ public:
+  Failing(std::int64_t n, bool from_then_on) {
+    has_failed = false;
+    fails_from_then_on = from_then_on;
+    until_failure = n;
+  }
+  Failing(const Failing&) = delete;
+  Failing& operator=(const Failing&) = delete;
+  ~Failing() { until_failure = -1; }
+};
 
 constexpr std::size_t kPlain = alignof(std::max_align_t);
 std::size_t size_of(std::align_val_t alignment) { return static_cast<std::size_t>(alignment); }

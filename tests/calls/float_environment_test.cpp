@@ -205,12 +205,14 @@ INSTANTIATE_TEST_SUITE_P(Cpu, FloatEnvironmentTest,
                          testing::Combine(testing::ValuesIn(kDTypes), testing::ValuesIn(cpu_kernels())),
                          test_name);
 
-// cpu.decode has no backward of its own.
-TEST(FloatEnvironment, DecodeGivesTheSameBits) {
-  if (const std::string missing = obstacle("cpu.decode"); !missing.empty()) GTEST_SKIP() << missing;
-  const ForceKernel forced("cpu.decode");
+// Those without backward, with everything at once.
+class FloatEnvironmentForward : public testing::TestWithParam<std::string> {};
+
+TEST_P(FloatEnvironmentForward, GivesTheSameBitsInAny) {
+  const ForceKernel forced(GetParam());
   for (const DType dtype : kDTypes) {
-    for (const CaseSpec& spec : specs(dtype)) {
+    for (CaseSpec spec : specs(dtype)) {
+      spec.packed = spec.packed || !takes(GetParam(), spec);
       SCOPED_TRACE(describe(spec));
       Case expected(spec), actual(spec);
       tessera::forward(expected.attention, expected.forward, {.threads = 1});
@@ -229,6 +231,10 @@ TEST(FloatEnvironment, DecodeGivesTheSameBits) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Cpu, FloatEnvironmentForward, testing::ValuesIn(forward_only_kernels()),
+                         kernel_test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FloatEnvironmentForward);  // a CPU without vectors
 
 TEST(FloatEnvironment, AlibiSlopes) {
   const std::vector<float> expected = alibi_slopes(12);

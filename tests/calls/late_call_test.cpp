@@ -1,4 +1,5 @@
-// A call may come from the destructor of a static object, however late that runs: nothing of the library is gone by then.
+// A call may come from the destructor of a static object, however late that runs:
+// nothing of the library is gone by then.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -6,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "counting_new.h"
 #include "cpu/machine/target.h"
 #include "memory_problem.h"
 #include "support/kernels.h"
@@ -47,7 +49,21 @@ struct Everything {
     for (const DeviceInfo& device : devices()) all += device.name + device.description;
     for (const KernelInfo& kernel : kernels()) all += kernel.name;
     for (const cpu::Target target : cpu::available_targets()) all += name(target);
-    return all;
+    return all + error_without_memory();
+  }
+
+  // What a call says that gets no memory, not even for its error.
+  std::string error_without_memory() {
+    std::string text(100, ' ');
+    {
+      const Failing failing(0, true);
+      try {
+        forward({}, problem.forward_tensors, {.threads = 1});
+      } catch (const Error& error) {
+        text = error.what();  // within its capacity
+      }
+    }
+    return text;
   }
 };
 

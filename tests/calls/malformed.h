@@ -1,5 +1,6 @@
-// Malformed calls: a valid call, one thing made wrong, and the check that the library refuses it with the
-// right code and a message that names the argument, its value and what is allowed, and touches nothing.
+// Malformed calls: a valid call, one thing made wrong, and the check that the
+// library refuses it with the right code and a message that names the argument, its
+// value and what is allowed, and touches nothing.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +18,9 @@
 
 namespace tessera::test {
 
-// A valid forward call, backward call and plan, for a mutation to spoil: 2 batch entries, 3 queries, 5 keys,
-// 4 heads reading 2 key/value heads, head_dim 8 and 6, with bias and LSE. All tensors lie in one arena.
+// A valid forward call, backward call and plan, for a mutation to spoil: 2 batch
+// entries, 3 queries, 5 keys, 4 heads reading 2 key/value heads, head_dim 8 and 6,
+// with bias and LSE. All tensors lie in one arena.
 class Call {
  public:
   Attention attention{};
@@ -120,7 +122,7 @@ struct Malformed {
   std::string name;
   Act act;
   std::function<void(Call&)> spoil;
-  std::vector<std::string> expected;  // parts of the message
+  std::vector<std::string> expected;  // parts of the message; it begins with the first
   ErrorCode code = ErrorCode::invalid_argument;
 };
 
@@ -136,10 +138,10 @@ void expect_refusal(const Malformed& malformed, const char* what, Function&& cal
     ADD_FAILURE() << malformed.name << ": " << what << " accepted the call; it must be refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), malformed.code) << what << " said: " << error.what();
-    if (malformed.act == Act::plan && !malformed.expected.empty()) {  // a plan has no tensors to name instead
-      EXPECT_EQ(std::string(error.what()).find(malformed.expected.front()), 0U)
-          << malformed.name << ": " << what << " said: " << error.what();
-    }
+    ASSERT_FALSE(malformed.expected.empty()) << malformed.name;
+    EXPECT_TRUE(std::string(error.what()).starts_with(malformed.expected.front()))
+        << malformed.name << ": " << what << " said: " << error.what()
+        << "\n  at the beginning, not: " << malformed.expected.front();
     for (const std::string& part : malformed.expected) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
           << malformed.name << ": " << what << " said: " << error.what() << "\n  without: " << part;

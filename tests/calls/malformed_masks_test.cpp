@@ -61,14 +61,16 @@ Cases lengths_cases() {
                      c.attention.mask.lengths = {c.lengths_q.data(), c.lengths_k.data(), 2};
                    },
                    {"q.shape[0] (batch) is 2; it must be 1 when sequences are packed"}});
-  cases.push_back({"plan_without_longest",
-                   Act::custom,
-                   [](Call& c) {
-                     c.pack();
-                     c.attention.mask.lengths = {.count = 2};
-                     (void)plan(c.attention, c.forward);
-                   },
-                   {"attention.mask.lengths.max_q is 0; it must be given"}});
+  cases.push_back(
+      {"plan_without_longest",
+       Act::custom,
+       [](Call& c) {
+         c.pack();
+         c.attention.mask.lengths = {.count = 2};
+         (void)plan(c.attention, c.forward);
+       },
+       {"attention.mask.lengths.max_q is 0; without cumulative lengths it must be at least the longest "
+        "sequence"}});
   return cases;
 }
 
@@ -107,73 +109,81 @@ Cases block_mask_cases() {
     add(
         name, [wrong] { (void)BlockMask::local(wrong, 1); }, std::move(expected));
   };
-  add_layout("mask_no_queries", {.q_length = 0, .k_length = 8}, {"q_length is 0; it must be at least 1"});
+  add_layout("mask_no_queries", {.q_length = 0, .k_length = 8},
+             {"BlockMask: q_length is 0; it must be at least 1"});
   add_layout("mask_negative_keys", {.q_length = 8, .k_length = -8},
-             {"k_length is -8; it must be at least 1"});
+             {"BlockMask: k_length is -8; it must be at least 1"});
   add_layout("mask_block_q_0", {.q_length = 8, .k_length = 8, .block_q = 0},
-             {"block_q is 0; it must be at least 1"});
+             {"BlockMask: block_q is 0; it must be at least 1"});
   add_layout("mask_block_k_0", {.q_length = 8, .k_length = 8, .block_k = 0},
-             {"block_k is 0; it must be at least 1"});
+             {"BlockMask: block_k is 0; it must be at least 1"});
   add_layout("mask_heads_0", {.q_length = 8, .k_length = 8, .heads = 0},
-             {"heads is 0; it must be at least 1"});
+             {"BlockMask: heads is 0; it must be at least 1"});
   add_layout("mask_too_many_blocks", {.q_length = std::int64_t{1} << 40, .k_length = 8, .block_q = 1},
-             {"q_length is 1099511627776", "at most 2147483647 are allowed"});
+             {"BlockMask: q_length is 1099511627776", "at most 2147483647 are allowed"});
   add("mask_local_radius", [=] { (void)BlockMask::local(layout, -1); },
-      {"radius is -1; it must be at least 0"});
+      {"BlockMask::local: radius is -1; it must be at least 0"});
   add("mask_strided_stride", [=] { (void)BlockMask::strided(layout, 0); },
-      {"stride is 0; it must be at least 1"});
+      {"BlockMask::strided: stride is 0; it must be at least 1"});
   add("mask_fixed_stride", [=] { (void)BlockMask::fixed(layout, -3); },
-      {"stride is -3; it must be at least 1"});
+      {"BlockMask::fixed: stride is -3; it must be at least 1"});
   add("mask_fixed_summary", [=] { (void)BlockMask::fixed(layout, 2, 3); },
-      {"summary is 3; it must be in [0, 2]"});
+      {"BlockMask::fixed: summary is 3; it must be in [0, 2]"});
   add("mask_big_bird_radius", [=] { (void)BlockMask::big_bird(layout, -1, 0, 0); },
-      {"radius is -1; it must be at least 0"});
+      {"BlockMask::big_bird: radius is -1; it must be at least 0"});
   add("mask_big_bird_global", [=] { (void)BlockMask::big_bird(layout, 1, -2, 0); },
-      {"global is -2; it must be at least 0"});
+      {"BlockMask::big_bird: global is -2; it must be at least 0"});
   add("mask_big_bird_random", [=] { (void)BlockMask::big_bird(layout, 1, 0, -3); },
-      {"random is -3; it must be at least 0"});
+      {"BlockMask::big_bird: random is -3; it must be at least 0"});
   add("mask_density_0", [=] { (void)BlockMask::random(layout, 0); },
-      {"density is 0", "it must be in (0, 1]"});
+      {"BlockMask::random: density is 0", "it must be in (0, 1]"});
   add("mask_density_nan", [=] { (void)BlockMask::random(layout, kNaN); },
-      {"density is nan", "it must be in (0, 1]"});
+      {"BlockMask::random: density is nan", "it must be in (0, 1]"});
   add("mask_density_2", [=] { (void)BlockMask::random(layout, 2); },
-      {"density is 2", "it must be in (0, 1]"});
+      {"BlockMask::random: density is 2", "it must be in (0, 1]"});
   auto csr = [=](const std::vector<std::int64_t>& offsets, const std::vector<std::int32_t>& columns) {
     return [layout, offsets, columns] { (void)BlockMask::from_csr(layout, offsets, columns); };
   };
-  add("csr_offsets_short", csr({0, 0, 0}, {}), {"row_offsets has 3 entries; it must have 5"});
-  add("csr_offsets_start", csr({1, 1, 1, 1, 1}, {0}), {"row_offsets[0] is 1; it must be 0"});
-  add("csr_offsets_descend", csr({0, 2, 1, 2, 2}, {0, 1}), {"row_offsets[2] is 1", "must not descend"});
-  add("csr_offsets_end", csr({0, 1, 1, 1, 1}, {0, 1}), {"row_offsets ends with 1", "2"});
-  add("csr_column_range", csr({0, 1, 1, 1, 1}, {4}), {"columns[0] is 4; it must be in [0, 4)"});
-  add("csr_column_negative", csr({0, 1, 1, 1, 1}, {-1}), {"columns[0] is -1; it must be in [0, 4)"});
-  add("csr_columns_repeat", csr({0, 2, 2, 2, 2}, {3, 3}), {"columns[1] is 3", "strictly ascending"});
+  add("csr_offsets_short", csr({0, 0, 0}, {}),
+      {"BlockMask::from_csr: row_offsets has 3 entries; it must have 5"});
+  add("csr_offsets_start", csr({1, 1, 1, 1, 1}, {0}),
+      {"BlockMask::from_csr: row_offsets[0] is 1; it must be 0"});
+  add("csr_offsets_descend", csr({0, 2, 1, 2, 2}, {0, 1}),
+      {"BlockMask::from_csr: row_offsets[2] is 1", "must not descend"});
+  add("csr_offsets_end", csr({0, 1, 1, 1, 1}, {0, 1}), {"BlockMask::from_csr: row_offsets ends with 1", "2"});
+  add("csr_column_range", csr({0, 1, 1, 1, 1}, {4}),
+      {"BlockMask::from_csr: columns[0] is 4; it must be in [0, 4)"});
+  add("csr_column_negative", csr({0, 1, 1, 1, 1}, {-1}),
+      {"BlockMask::from_csr: columns[0] is -1; it must be in [0, 4)"});
+  add("csr_columns_repeat", csr({0, 2, 2, 2, 2}, {3, 3}),
+      {"BlockMask::from_csr: columns[1] is 3", "strictly ascending"});
   add("blocks_short", [=] { (void)BlockMask::from_blocks(layout, std::vector<std::uint8_t>(15)); },
-      {"kept has 15 entries; it must have 16"});
+      {"BlockMask::from_blocks: kept has 15 entries; it must have 16"});
   add("dense_short", [=] { (void)BlockMask::from_dense(layout, std::vector<std::uint8_t>(63)); },
-      {"visible has 63 entries; it must have 64"});
+      {"BlockMask::from_dense: visible has 63 entries; it must have 64"});
   add("dense_partly_visible",
       [=] {
         std::vector<std::uint8_t> visible(64);
         visible[0] = 1;
         (void)BlockMask::from_dense(layout, visible);
       },
-      {"block at head 0, query block 0, key block 0 only 1 of 4", "as a whole or not at all"});
+      {"BlockMask::from_dense: of the block at head 0, query block 0, key block 0 only 1 of 4",
+       "as a whole or not at all"});
   add("mask_row_out_of_range", [=] { (void)BlockMask::butterfly(layout).row(0, 4); },
-      {"q_block is 4; it must be in [0, 4)"});
+      {"BlockMask::row: q_block is 4; it must be in [0, 4)"});
   add("mask_column_head", [=] { (void)BlockMask::butterfly(layout).column(1, 0); },
-      {"head is 1; it must be in [0, 1)"});
+      {"BlockMask::column: head is 1; it must be in [0, 1)"});
   add("mask_draw_head", [=] { (void)BlockMask::butterfly(layout).draw(-1); },
-      {"head is -1; it must be in [0, 1)"});
+      {"BlockMask::draw: head is -1; it must be in [0, 1)"});
   add("two_diagonals", [] { (void)(causal() & window(4, 4, Align::top_left)); },
-      {"different diagonals", "must name the same"});
+      {"Mask: the sides of & bound the band around different diagonals", "must name the same"});
   add("two_block_masks",
       [=] {
         (void)(block_sparse(BlockMask::butterfly(layout)) & block_sparse(BlockMask::butterfly(layout)));
       },
-      {"both sides of & have a block mask; at most one may"});
+      {"Mask: both sides of & have a block mask; at most one may"});
   add("two_lengths", [] { (void)(packed({.count = 2}) & packed({.count = 3})); },
-      {"both sides of & have lengths, of 2 and 3 sequences; at most one may"});
+      {"Mask: both sides of & have lengths, of 2 and 3 sequences; at most one may"});
   add("slopes_for_no_heads", [] { (void)alibi_slopes(0); }, {"heads is 0; it must be between 1 and"});
   add("slopes_for_too_many_heads", [] { (void)alibi_slopes(std::int64_t{1} << 50); },
       {"heads is 1125899906842624; it must be between 1 and"});

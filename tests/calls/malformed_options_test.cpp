@@ -271,7 +271,8 @@ Cases execution_cases() {
   Cases cases;
   auto add = [&](const std::string& name, bool planned, const std::function<void(Call&)>& spoil,
                  const std::vector<std::string>& expected, ErrorCode code = ErrorCode::invalid_argument) {
-    // With data: a kernel that needs no workspace would not look at it, and both CPU kernels need some here.
+    // With data: a kernel that needs no workspace would not look at it, and both
+    // CPU kernels need some here.
     cases.push_back(
         {"forward_" + name, planned ? Act::forward : Act::forward_with_data, spoil, expected, code});
     cases.push_back(
@@ -283,14 +284,14 @@ Cases execution_cases() {
       {"execution.threads is 2147483647; it must be between 0"});
   static NoWorkers none(0), negative(-8);
   add("executor_without_workers", true, [](Call& c) { c.execution.executor = &none; },
-      {"concurrency() is 0; it must be between 1"});
+      {"execution.executor->concurrency() is 0; it must be between 1"});
   add("executor_negative", true, [](Call& c) { c.execution.executor = &negative; },
-      {"concurrency() is -8; it must be between 1"});
+      {"execution.executor->concurrency() is -8; it must be between 1"});
   add("workspace_too_small", false,
       [](Call& c) {
         c.execution.workspace = {c.spare(256), 1};
       },
-      {"execution.workspace.bytes is 1; it must be at least ", "Plan::workspace_bytes"});
+      {"execution.workspace.bytes is 1; it must be at least ", ", the workspace_bytes of the plan"});
   add("workspace_misaligned", false,
       [](Call& c) {
         static std::vector<std::byte> memory(1 << 24);
@@ -307,7 +308,7 @@ Cases execution_cases() {
   static NoMemory no_memory;
   add(
       "allocator_without_memory", false, [](Call& c) { c.execution.allocator = &no_memory; },
-      {"workspace of ", " bytes on cpu"}, ErrorCode::out_of_memory);
+      {"out of memory: the call needs ", " bytes of workspace on cpu"}, ErrorCode::out_of_memory);
   static MisalignedMemory misaligned;
   add("allocator_misaligned", false, [](Call& c) { c.execution.allocator = &misaligned; },
       {"execution.allocator->allocate() returned 0x", "aligned to 256 bytes"});
@@ -320,7 +321,8 @@ bool has_gpu() {
                      [](const DeviceInfo& d) { return d.device.type == DeviceType::cuda; });
 }
 
-// Valid calls that no kernel supports: the message begins with the way out and has a line for each kernel.
+// Valid calls that no kernel supports: the message begins with the way out and has
+// a line for each kernel.
 Cases unsupported_cases() {
   Cases cases;
   auto add = [&](const std::string& name, Act act, std::function<void(Call&)> spoil,

@@ -116,7 +116,8 @@ void add_own_defects(const Place& place, std::vector<Malformed>& cases) {
         {name + ".strides[3] is -1", "contiguous"});
   }
   if (place.output) {
-    add("read_only", act, [](Tensor& t) { t.read_only = true; }, {name + " is read-only", "written"});
+    add("read_only", act, [](Tensor& t) { t.read_only = true; },
+        {name + " is read-only", "an output must be writable"});
     for (int i = 0; i < 3; ++i) {
       add("stride_0_in_" + std::to_string(i), act, [i](Tensor& t) { t.strides[i] = 0; },
           {name + ".strides is (", "address one element twice"});
@@ -168,7 +169,8 @@ void add_leading_mismatches(std::vector<Malformed>& cases) {
   add("q_elsewhere", [](auto& t) { t.q.device = Device::cuda(0); },
       {"k.device is cpu; it must be cuda:0, as q"});
   add("q_batch", [](auto& t) { t.q.shape[0] = 1; }, {"k.shape[0] (batch) is 2; it must be 1, as q"});
-  add("q_sequence", [](auto& t) { t.q.shape[1] = 2; }, {".shape[", "is 3; it must be ", "2"});
+  add("q_sequence", [](auto& t) { t.q.shape[1] = 2; },
+      {"bias.shape[2] (query sequence) is 3; it must be 1 or 2"});
   add("q_heads", [](auto& t) { t.q.shape[2] = 3; },
       {"k.shape[2] (heads) is 2; it must divide 3, the heads of q"});
   add("q_dim", [](auto& t) { t.q.shape[3] = 7; }, {"k.shape[3] (head_dim) is 8; it must be 7, as q"});
@@ -326,8 +328,8 @@ TEST(MalformedTensor, WorkspaceBesideATensorIsAccepted) {
   EXPECT_THROW(forward(call.attention, call.forward, call.execution), Error);
 }
 
-// Rows between each other, strides (3, 2) for sizes (2, 3): nothing is addressed twice, and every kernel's result is the
-// same as anywhere else.
+// Rows between each other, strides (3, 2) for sizes (2, 3): nothing is addressed
+// twice, and every kernel's result is the same as anywhere else.
 TEST(MalformedTensor, InterleavedRowsOfOneOutputAreAccepted) {
   std::vector<float> q(6, 1.0F), k(6, 1.0F), v(6), out(8, -1.0F);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i);

@@ -20,8 +20,8 @@
 namespace tessera::test {
 namespace {
 
-// The library's tables are never destroyed, so that late destructors may call. A plugin that is unloaded leaves them, a
-// few hundred bytes each, and the leak detector would report them.
+// The library's tables are never destroyed, so that late destructors may call. A plugin that
+// is unloaded leaves them, a few hundred bytes each, and the leak detector would report them.
 struct TablesMayStay {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan::ScopedDisabler disabler;
@@ -32,24 +32,31 @@ struct TablesMayStay {
 // The plugin while it is loaded.
 class Plugin {
  public:
-  Plugin() : handle_(dlopen(TESSERA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL)) {
+  Plugin() {
+    const TablesMayStay tables_may_stay;
+    handle_ = dlopen(TESSERA_TEST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) throw std::runtime_error(dlerror());
   }
   Plugin(const Plugin&) = delete;
   Plugin& operator=(const Plugin&) = delete;
   ~Plugin() { EXPECT_EQ(dlclose(handle_), 0); }
 
-  [[nodiscard]] bool call(int threads) const {
+  [[nodiscard]] bool call(int threads, bool standard = false) const {
     const TablesMayStay tables_may_stay;
-    return reinterpret_cast<bool (*)(int)>(dlsym(handle_, "plugin_call"))(threads);
+    return reinterpret_cast<bool (*)(int, bool)>(dlsym(handle_, "plugin_call"))(threads, standard);
+  }
+
+  [[nodiscard]] bool has_standard() const {
+    const TablesMayStay tables_may_stay;
+    return reinterpret_cast<bool (*)()>(dlsym(handle_, "plugin_has_standard"))();
   }
 
  private:
-  void* handle_;
+  void* handle_ = nullptr;
 };
 
-// How many threads this process has: `expected` as soon as it is so many. A thread that was joined is
-// gone from /proc a moment later.
+// How many threads this process has: `expected` as soon as it is so many. A thread
+// that was joined is gone from /proc a moment later.
 int threads(int expected) {
   int count = 0;
   for (int attempt = 0; attempt < 200; ++attempt) {
@@ -98,15 +105,39 @@ TEST(Plugin, UnloadingBeforeItsThreadsBegin) {
   EXPECT_EQ(threads(before), before);
 }
 
-// What the plugin registered for forks is gone with it.
-TEST(Plugin, AForkAfterwards) {
-  { EXPECT_TRUE(Plugin().call(2)); }
-  ASSERT_FALSE(mapped());
+// A child of this process that ends at once, as it should.
+void expect_a_fork_works() {
   const pid_t child = fork();
   if (child == 0) _exit(7);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
+// What the plugin registered for forks is gone with it.
+TEST(Plugin, AForkAfterwards) {
+  { EXPECT_TRUE(Plugin().call(2)); }
+  ASSERT_FALSE(mapped());
+  expect_a_fork_works();
+}
+
+// OpenBLAS stays, with its threads; what the plugin registered for forks and its own threads are
+// gone. Last in this file, because the tests above count the threads of a process without OpenBLAS.
+TEST(Plugin, UnloadingAfterACallOfStandard) {
+  threads_before();
+  int left = 0;
+  for (int round = 0; round < 10; ++round) {
+    {
+      const Plugin plugin;
+      if (!plugin.has_standard()) GTEST_SKIP() << "OpenBLAS is not installed";
+      EXPECT_TRUE(plugin.call(1, true));
+      EXPECT_TRUE(plugin.call(4, true));
+    }
+    ASSERT_FALSE(mapped());
+    expect_a_fork_works();
+    if (round == 0) left = threads(0);
+    EXPECT_EQ(threads(left), left);
+  }
 }
 
 }  // namespace

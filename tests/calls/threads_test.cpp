@@ -1,5 +1,5 @@
-// Threads never show in a result: any number of them, any executor, calls side by side and inside each other.
-// ThreadSanitizer runs this program too, so sizes are small.
+// Threads never show in a result: any number of them, any executor, calls side by side
+// and inside each other. ThreadSanitizer runs this program too, so sizes are small.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -149,8 +149,8 @@ TEST_P(ThreadsTest, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// Long enough that keys are split among workers: queries are then packed once for all of them, and dQ is a sum of
-// partial ones, of which there are only those that a tile of queries sees.
+// Long enough that keys are split among workers: queries are then packed once for all of them,
+// and dQ is a sum of partial ones, of which there are only those that a tile of queries sees.
 TEST_P(ThreadsTest, AnyNumberOfThreadsGivesTheSameBitsWhereKeysAreSplit) {
   const std::int64_t keys = scaled(1300, 600, "keys of a head that is split:");
   std::vector<CaseSpec> all = {
@@ -272,7 +272,8 @@ TEST_P(ThreadsTest, ConcurrentCalls) {
   EXPECT_EQ(wrong, 0) << "calls of " << 4 * rounds;
 }
 
-// The library's pool is shared: calls on the same description and the same inputs, each with its own outputs.
+// The library's pool is shared: calls on the same description and the same inputs,
+// each with its own outputs.
 TEST_P(ThreadsTest, ConcurrentCallsShareInputs) {
   const CaseSpec spec = specs(dtype()).front();
   Case shared(spec);
@@ -305,7 +306,8 @@ TEST_P(ThreadsTest, CallsInsideAnExecutor) {
   EXPECT_GT(executor.calls(), 0);
 }
 
-// An allocator of the caller's is used from the calls that run side by side, and everything comes back.
+// An allocator of the caller's is used from the calls that run side by side, and
+// everything comes back.
 TEST_P(ThreadsTest, SharedAllocator) {
   GuardedAllocator allocator;
   const CaseSpec spec = specs(dtype()).front();

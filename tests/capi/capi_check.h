@@ -1,5 +1,5 @@
-// For the tests of the C interface in C: checks that print what does not hold, and a problem small enough to
-// compute by hand.
+// For the tests of the C interface in C: checks that print what does not hold, and
+// a problem small enough to compute by hand.
 #ifndef TESSERA_TESTS_CAPI_CHECK_H
 #define TESSERA_TESTS_CAPI_CHECK_H
 

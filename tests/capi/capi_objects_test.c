@@ -1,10 +1,10 @@
-// The C interface from C: tensors and DLPack, block masks, callbacks, plans, and what the build has.
-// Returns 0 when everything holds and prints what does not.
+// The C interface from C: tensors and DLPack, block masks, callbacks, plans, and
+// what the build has. Returns 0 when everything holds and prints what does not.
 #include <dlpack/dlpack.h>
 
 #include "capi_check.h"
 
-// --- tensors ------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------
 
 static void test_tensors(void) {
   float memory[24];
@@ -45,7 +45,7 @@ static void test_tensors(void) {
   CHECK(t.data == NULL);
 }
 
-// --- block masks --------------------------------------------------------------------------------------
+// --- block masks ---------------------------------------------------------------------------------
 
 static void check_picture(tsr_block_mask* mask, const char* expected) {
   char picture[64];
@@ -151,7 +151,7 @@ static void test_block_masks(void) {
   tsr_block_mask_release(NULL);
 }
 
-// --- execution ----------------------------------------------------------------------------------------
+// --- execution -----------------------------------------------------------------------------------
 
 typedef struct {
   int runs, bodies;
@@ -261,7 +261,7 @@ static void test_execution(void) {
               "execution.allocator.allocate is null");
 }
 
-// --- plans and what there is --------------------------------------------------------------------------
+// --- plans and what there is ---------------------------------------------------------------------
 
 static void test_plans(void) {
   const tsr_device cpu = {TSR_CPU, 0};

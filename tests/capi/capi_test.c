@@ -137,7 +137,7 @@ static void test_packed(void) {
               "lengths.max_k is 1; it must be at least 2");
 }
 
-// --- errors -------------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------
 
 static void test_errors(void) {
   small_problem p;
@@ -178,7 +178,8 @@ static void test_errors(void) {
   CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_INVALID_ARGUMENT,
               "attention.algorithm is 6; it must be 0 (TSR_AUTOMATIC)");
   attention.algorithm = TSR_FLASH3;
-  CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_UNSUPPORTED, "no CPU kernel implements flash3; it requires a GPU");
+  CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_UNSUPPORTED,
+              "no CPU kernel implements flash3; it requires a GPU");
   attention = (tsr_attention)TSR_ATTENTION_INIT;
   attention.align = 2;
   CHECK_FAILS(tsr_forward(&attention, &p.forward, NULL), TSR_INVALID_ARGUMENT,
@@ -211,7 +212,8 @@ static void test_struct_versions(void) {
   make_small(&p);
   tsr_attention attention = TSR_ATTENTION_INIT;
 
-  // An older program: its struct ends before `left`; what comes after is not its own and is not read.
+  // An older program: its struct ends before `left`; what comes after is not its
+  // own and is not read.
   memset((char*)&attention + offsetof(tsr_attention, left), 0x7F,
          sizeof(attention) - offsetof(tsr_attention, left));
   attention.struct_size = offsetof(tsr_attention, left);

@@ -1,4 +1,5 @@
-// DLPack import: what is taken over, and that everything malformed is refused by name, value and rule.
+// DLPack import: what is taken over, and that everything malformed is refused by
+// name, value and rule.
 #include <dlpack/dlpack.h>
 #include <gtest/gtest.h>
 

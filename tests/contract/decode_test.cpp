@@ -1,6 +1,6 @@
-// cpu.decode: few queries, many keys. The whole contract at small q_length and several splits of the keys, on
-// every vector instruction set; the same bits for every number of threads, batch and group; when it is
-// chosen.
+// cpu.decode: few queries, many keys. The whole contract at small q_length and
+// several splits of the keys, on every vector instruction set; the same bits for
+// every number of threads, batch and group; when it is chosen.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -129,7 +129,7 @@ TEST_P(DecodeOracle, AnyNumberOfKeysAndAnyHeadDim) {
 
 INSTANTIATE_TEST_SUITE_P(Every, DecodeOracle, testing::ValuesIn(kDTypes), dtype_test_name);
 
-// ---- bits ------------------------------------------------------------------------------------------------
+// ---- bits ---------------------------------------------------------------------------------------
 
 using Parameters = std::tuple<DType, cpu::Target>;
 
@@ -141,7 +141,8 @@ class Decode : public testing::TestWithParam<Parameters> {
   ForcedTarget forced_{name(std::get<1>(GetParam()))};
 };
 
-// Row 0 does not see the last keys, row 1 does: their NaN must not reach row 0, and must reach row 1.
+// Row 0 does not see the last keys, row 1 does: their NaN must not reach row 0, and
+// must reach row 1.
 TEST_P(Decode, NaNStaysWithTheRowsThatSeeIt) {
   for (const std::int64_t dim : {24, 64}) {
     const CaseSpec spec{.dtype = dtype(),
@@ -193,8 +194,8 @@ TEST_P(Decode, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// Heads side by side or apart, gaps, negative strides: the same bits, and nothing is touched around the
-// tensors.
+// Heads side by side or apart, gaps, negative strides: the same bits, and nothing
+// is touched around the tensors.
 TEST_P(Decode, AnyLayoutGivesTheSameBits) {
   const ForceKernel forced(kKernel);
   for (const std::int64_t dim : {13, 40, 64}) {
@@ -218,7 +219,8 @@ TEST_P(Decode, AnyLayoutGivesTheSameBits) {
   }
 }
 
-// Neither the batch nor the heads of a call change a row: each query head alone gives the same bits.
+// Neither the batch nor the heads of a call change a row: each query head alone
+// gives the same bits.
 TEST_P(Decode, ARowIsTheSameAloneAndInItsGroup) {
   const ForceKernel forced(kKernel);
   const CaseSpec spec{.dtype = dtype(),
@@ -251,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Decode, testing::ValuesIn(pairs_with_types(vecto
                                   name(std::get<1>(parameters.param));
                          });
 
-// ---- choice ----------------------------------------------------------------------------------------------
+// ---- choice -------------------------------------------------------------------------------------
 
 std::string why_not(const Plan& plan, const std::string& kernel) {
   for (const Rejection& rejection : plan.rejected) {

@@ -1,6 +1,7 @@
-// A row does not depend on what else is in the call: a sequence gives the same bits alone and beside others, in a
-// packed batch, a plain batch and a shard by heads, forward and backward, for every CPU kernel. Lengths reach every
-// rule by which a kernel cuts its work: chunks of keys backward, splits of cpu.decode, keys per step.
+// A row does not depend on what else is in the call: a sequence gives the same bits
+// alone and beside others, in a packed batch, a plain batch and a shard by heads,
+// forward and backward, for every CPU kernel. Lengths reach every rule by which a
+// kernel cuts its work: chunks of keys backward, splits of cpu.decode, keys per step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +54,8 @@ void run_backward(const Call& call, const std::string& kernel, const Execution& 
   backward(call.attention, call.backward, execution);
 }
 
-// Which part of a call: one sequence (or batch entry) and some key/value heads with their query heads.
+// Which part of a call: one sequence (or batch entry) and some key/value heads with
+// their query heads.
 struct Part {
   std::int64_t sequence = 0;
   std::int64_t kv_head = 0;
@@ -117,8 +119,8 @@ class Alone {
     for (Tensor* t : {&f.out, &f.lse, &b.grad_q, &b.grad_k, &b.grad_v, &b.grad_bias}) fresh(*t);
   }
 
-  // Where the results of the whole call and of this one differ, in words. Backward gets what the whole call's forward
-  // wrote, so that each direction is judged for itself.
+  // Where the results of the whole call and of this one differ, in words. Backward gets
+  // what the whole call's forward wrote, so that each direction is judged for itself.
   std::string difference(const std::string& kernel, const Execution& execution) {
     run_forward(call_, kernel, execution);
     run_backward(call_, kernel, execution);
@@ -150,7 +152,8 @@ void expect_independent(const Call& whole, const std::string& kernel, std::int64
   }
 }
 
-// CPU kernels that run forward here, and the automatic choice. `packed`: also those for packed sequences alone.
+// CPU kernels that run forward here, and the automatic choice. `packed`: also those
+// for packed sequences alone.
 std::vector<std::string> forward_kernels(bool packed) {
   std::vector<std::string> names = {kAutomatic};
   for (const KernelInfo& info : kernels()) {
@@ -179,13 +182,14 @@ class Invariance : public testing::TestWithParam<TypeAndKernel> {
   const std::string& kernel() const { return std::get<1>(GetParam()); }
 };
 
-// ---- packed sequences ------------------------------------------------------------------------------------
+// ---- packed sequences ---------------------------------------------------------------------------
 
 struct PackedLengths {
   std::vector<std::int64_t> q, k;
 };
 
-// The problem of a spec as packed sequences of these lengths; q_length, k_length and batch of the spec do not matter.
+// The problem of a spec as packed sequences of these lengths; q_length, k_length
+// and batch of the spec do not matter.
 class PackedProblem {
  public:
   PackedProblem(CaseSpec spec, const PackedLengths& lengths)
@@ -299,7 +303,7 @@ TEST(PackedKernel, AgreesWithTheOracleWhereEverySequenceHasItsOwn) {
   }
 }
 
-// ---- batch and heads -------------------------------------------------------------------------------------
+// ---- batch and heads ----------------------------------------------------------------------------
 
 class BatchInvariance : public Invariance {
  protected:
@@ -383,8 +387,8 @@ TEST_P(BatchInvariance, ANonFiniteHeadBesideIt) {
   }
 }
 
-// A key that is not finite takes another product with it, which must not round differently: how many keys share it
-// depends on the number of threads.
+// A key that is not finite takes another product with it, which must not round
+// differently: how many keys share it depends on the number of threads.
 TEST_P(BatchInvariance, ANonFiniteKeyForAnyNumberOfThreads) {
   for (const std::int64_t dim : {8, 64}) {
     const CaseSpec spec{.dtype = dtype(),

@@ -1,5 +1,5 @@
-// Shards of a longer problem: with their origin set, parts computed alone and merged by their LSE are the whole.
-// Context parallelism rests on this.
+// Shards of a longer problem: with their origin set, parts computed alone and
+// merged by their LSE are the whole. Context parallelism rests on this.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,8 @@ std::vector<CaseSpec> specs() {
   return all;
 }
 
-// The description of the part that begins at (row, column), with the diagonal of the whole made explicit.
+// The description of the part that begins at (row, column), with the diagonal of
+// the whole made explicit.
 Attention part_of(const Case& whole, std::int64_t row, std::int64_t column) {
   Attention part = whole.attention;
   if (!part.mask.diagonal) {  // bottom right, in indices that count from the whole's first row and column
@@ -174,8 +175,9 @@ TEST_P(ShardTest, BackwardAddsUp) {
   }
 }
 
-// A shard by batch and by heads needs no merge: it is bitwise the part of the whole, forward and backward. Over so many
-// keys backward works in chunks; invariance_test.cpp reaches every other rule of cutting.
+// A shard by batch and by heads needs no merge: it is bitwise the part of the whole,
+// forward and backward. Over so many keys backward works in chunks;
+// invariance_test.cpp reaches every other rule of cutting.
 TEST_P(ShardTest, BatchAndHeadShardsAreBitwiseParts) {
   Case whole({.dtype = dtype(),
               .batch = 3,

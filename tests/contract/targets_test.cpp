@@ -1,5 +1,5 @@
-// Every vector instruction set that this CPU can execute, forced one by one, against the oracle: the best one
-// is what all other tests use.
+// Every vector instruction set that this CPU can execute, forced one by one,
+// against the oracle: the best one is what all other tests use.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,8 @@ TEST_P(Targets, PassTheFeatureMatrix) {
   }
 }
 
-// Workspace comes as it is: whatever lies in it, NaN of every type among it, a result has the same bits.
+// Workspace comes as it is: whatever lies in it, NaN of every type among it, a
+// result has the same bits.
 TEST_P(Targets, IgnoreWhatLiesInTheWorkspace) {
   const auto& [dtype, target, kernel] = GetParam();
   const cpu::Target used = target_for_type(target, dtype);

@@ -1,4 +1,5 @@
-// The bytes of a fuzzer as a source of decisions. When they run out every decision is 0, the most ordinary one.
+// The bytes of a fuzzer as a source of decisions. When they run out every decision
+// is 0, the most ordinary one.
 #pragma once
 
 #include <cstddef>

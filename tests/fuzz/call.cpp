@@ -41,7 +41,8 @@ double load(const std::byte* at, std::int32_t dtype) {
   }
 }
 
-// How many elements below and above its first one a tensor addresses; false: too many, or a size is negative.
+// How many elements below and above its first one a tensor addresses; false: too
+// many, or a size is negative.
 bool extent_of(const tsr_tensor& t, std::int64_t& below, std::int64_t& above) {
   below = above = 0;
   for (const std::int64_t size : t.shape) {
@@ -103,7 +104,7 @@ std::shared_ptr<tsr_block_mask> choose_block_mask(Bytes& bytes, const Sizes& s) 
 
 }  // namespace
 
-// ---- tensors ---------------------------------------------------------------------------------------------
+// ---- tensors ------------------------------------------------------------------------------------
 
 Buffer::Buffer(Bytes& bytes, std::int32_t dtype, const std::int64_t (&shape)[4], bool output,
                std::uint32_t seed)
@@ -185,7 +186,7 @@ std::vector<double> Buffer::values() const {
   return all;
 }
 
-// ---- the call --------------------------------------------------------------------------------------------
+// ---- the call -----------------------------------------------------------------------------------
 
 Call::Call(Bytes& bytes) : dtype(bytes.byte() % 4) {
   choose_sizes(bytes);

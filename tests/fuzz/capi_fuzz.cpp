@@ -1,8 +1,9 @@
-// The C interface under any input: it refuses or it computes, and what it computes is the same for every execution and, but for
-// rounding, for every algorithm. A plan and its call agree. Sanitizers watch the addresses.
+// The C interface under any input: it refuses or it computes, and what it computes
+// is the same for every execution and, but for rounding, for every algorithm. A
+// plan and its call agree. Sanitizers watch the addresses.
 //
-// With Clang this is a target for libFuzzer (preset `fuzz`, `make fuzz`). Every other build drives it with random bytes
-// (random_bytes.cpp).
+// With Clang this is a target for libFuzzer (preset `fuzz`, `make fuzz`). Every
+// other build drives it with random bytes (random_bytes.cpp).
 #include <dlpack/dlpack.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ void require(bool holds, const char* property) {
   if (!holds) violated(property);
 }
 
-// ---- executions ------------------------------------------------------------------------------------------
+// ---- executions ---------------------------------------------------------------------------------
 
 // The caller's memory, which knows what is out; `empty`: it has none.
 struct Memory {
@@ -98,7 +99,7 @@ struct Circumstances {
   }
 };
 
-// ---- one call --------------------------------------------------------------------------------------------
+// ---- one call -----------------------------------------------------------------------------------
 
 // Results by another algorithm may differ by rounding alone: by this, relative to `scale`.
 void require_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance,
@@ -209,7 +210,7 @@ void attention_case(Bytes& bytes) {
   require(circumstances.memory.blocks == 0, "what was allocated is given back");
 }
 
-// ---- DLPack ----------------------------------------------------------------------------------------------
+// ---- DLPack -------------------------------------------------------------------------------------
 
 void dlpack_case(Bytes& bytes) {
   std::int64_t shape[6], strides[6];

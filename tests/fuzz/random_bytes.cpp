@@ -1,6 +1,7 @@
 // Drives a libFuzzer target with random bytes, in builds without libFuzzer.
 //
-//   capi_fuzz [--seconds N] [--seed N]    as many inputs as fit into N seconds of CPU time, 10 by default
+//   capi_fuzz [--seconds N] [--seed N]    as many inputs as fit into N seconds of CPU time
+//                                         (default 10)
 //   capi_fuzz FILE...                     these inputs, which libFuzzer kept
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
-// What a call leaves as it was: the caller's context, device and pending errors. And a second GPU, first calls, large grids.
+// What a call leaves as it was: the caller's context, device and pending errors.
+// And a second GPU, first calls, large grids.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -151,7 +152,8 @@ TEST_F(Gpu, AContextHasANumberOfItsOwn) {
   EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
-// An error that the caller has not looked at yet is still there after a call, and a call that fails leaves none of its own.
+// An error that the caller has not looked at yet is still there after a call, and a
+// call that fails leaves none of its own.
 TEST_F(Gpu, NobodysErrorIsSwallowed) {
   Case problem(causal_case());
   DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
@@ -201,7 +203,8 @@ TEST_F(Gpu, TheDriverLoadsTheImageThatTheBuildExpects) {
   }
 }
 
-// More thread blocks than a grid holds are refused before CUDA could take a number that wraps round.
+// More thread blocks than a grid holds are refused before CUDA could take a number
+// that wraps round.
 TEST_F(Gpu, NoGridWrapsRound) {
   int argument = 0;
   for (const std::int64_t grid : {std::int64_t{1} << 31, (std::int64_t{1} << 32) + 32}) {
@@ -229,7 +232,8 @@ TEST_F(Gpu, ASecondGpu) {
   }
 }
 
-// A process that uses GPU 1 alone gets no context on GPU 0, which would take hundreds of megabytes there.
+// A process that uses GPU 1 alone gets no context on GPU 0, which would take
+// hundreds of megabytes there.
 TEST_F(FirstCall, NoContextOnAnotherGpu) {
   if (cuda::device_count() < 2)
     GTEST_SKIP() << "this machine has " << cuda::device_count() << " GPU; 2 are needed";
@@ -264,7 +268,8 @@ TEST_F(Gpu, WorkspaceWithoutMemoryPools) {
   }
 }
 
-// The first call of a process comes while its stream is captured: nothing has been loaded or made yet.
+// The first call of a process comes while its stream is captured: nothing has been
+// loaded or made yet.
 TEST_F(FirstCall, InsideACapture) {
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
     SCOPED_TRACE(name(dtype));

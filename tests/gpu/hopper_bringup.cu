@@ -1,6 +1,7 @@
-// First steps of the Hopper kernels on a GPU, from the smallest part to the whole, each checked exactly before the next:
-// S = Q K^T by TMA and wgmma, O = P V, then the forward and the backward kernels with waits that give up instead of hanging.
-// Prints a line per check; exit code 0: all passed, 1: one failed, 77: there is no GPU of compute capability 9.0.
+// First steps of the Hopper kernels on a GPU, from the smallest part to the whole, each
+// checked exactly before the next: S = Q K^T by TMA and wgmma, O = P V, then the forward and
+// the backward kernels with waits that give up instead of hanging. Prints a line per check;
+// exit code 0: all passed, 1: one failed, 77: there is no GPU of compute capability 9.0.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "core/band.h"
 #include "core/base/float16.h"
 #include "core/philox.h"
+#include "cuda/common/host/device.h"
 #include "cuda/common/host/tensor_map.h"
 #include "cuda/common/tile/layout.h"
 #include "cuda/sm90/backward/kernel.cuh"
@@ -24,6 +26,7 @@
 
 namespace tessera::cuda::hopper {
 
+using namespace sm90;
 using namespace sm90::forward;
 using BackwardConfig = sm90::backward::Config;
 using BackwardInstance = sm90::backward::Instance;
@@ -48,8 +51,8 @@ std::uint32_t* report() {
 constexpr const char* kForwardWaits[] = {"a tile",     "Q to arrive", "room for Q", "K to arrive",
                                          "room for K", "V to arrive", "room for V", "the tile counter"};
 
-// Waits for the GPU; ends the program when it failed, because nothing works after that. `waits`: the names of what the
-// kernel may wait for.
+// Waits for the GPU; ends the program when it failed, because nothing works after
+// that. `waits`: the names of what the kernel may wait for.
 void finish(const std::string& what, std::span<const char* const> waits = kForwardWaits) {
   const cudaError_t status = cudaDeviceSynchronize();
   if (status == cudaSuccess) return;
@@ -109,7 +112,7 @@ int small(std::uint32_t seed, int row, int column) {
   return static_cast<int>(hash(seed * 7919U + static_cast<std::uint32_t>(row * 1031 + column)) % 9) - 4;
 }
 
-// --- one product ----------------------------------------------------------------------------------------
+// --- one product ---------------------------------------------------------------------------------
 
 struct ProductArguments {
   CUtensorMap left, right;  // 64 x Depth and Width x Depth (scores), or Depth x Width (values; left unused)
@@ -120,7 +123,8 @@ struct ProductArguments {
 
 constexpr int panels(int columns) { return (columns + kPanel - 1) / kPanel; }
 
-// One warp group. Scores: left and right by TMA, contraction along their rows. Values: P from registers.
+// One warp group. Scores: left and right by TMA, contraction along their rows.
+// Values: P from registers.
 template <int Width, int Depth, Half16 Type, bool Scores>
 __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_constant__ ProductArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -229,7 +233,7 @@ void check_product() {
                     : std::to_string(wrong) + " of " + std::to_string(64 * Width) + " wrong, first " + first);
 }
 
-// --- the forward kernels --------------------------------------------------------------------------------
+// --- the forward kernels -------------------------------------------------------------------------
 
 struct Shape {
   const char* name;
@@ -252,8 +256,9 @@ constexpr Shape kShapes[] = {
     {"narrow window", 1, 600, 600, 2, 2, 3, 0},
 };
 
-// Two kinds of input whose results are known exactly. Equal scores (Q = 0): the mean of the values that a row sees. Codes: K
-// are distinct codes of +-1, each query has that of one key it sees and picks its value.
+// Two kinds of input whose results are known exactly. Equal scores (Q = 0): the
+// mean of the values that a row sees. Codes: K are distinct codes of +-1, each
+// query has that of one key it sees and picks its value.
 void check_forward(const Instance& instance, const Shape& shape, bool codes) {
   const Config& c = instance.config;
   const std::string what = "forward " + std::string(c.type == Half16::bf16 ? "bf16 " : "fp16 ") +
@@ -375,7 +380,7 @@ void check_forward(const Instance& instance, const Shape& shape, bool codes) {
   verdict(what, wrong == 0 ? "" : std::to_string(wrong) + " wrong, first " + example);
 }
 
-// --- the backward kernels -------------------------------------------------------------------------------
+// --- the backward kernels ------------------------------------------------------------------------
 
 constexpr Shape kBackwardShapes[] = {
     {"one step", 1, 64, 64, 1, 1},
@@ -394,7 +399,8 @@ constexpr Shape kBackwardShapes[] = {
     {"many tiles", 3, 140, 270, 48, 24},
 };
 
-// A tensor of a call, (batch, length, heads, dim): what the kernel reads and, the same numbers, what the loops below read.
+// A tensor of a call, (batch, length, heads, dim): what the kernel reads and, the
+// same numbers, what the loops below read.
 struct Numbers {
   int length, heads, dim;
   std::vector<double> values;
@@ -473,7 +479,8 @@ struct Definition {
               grad_v.row(b, j, kv)[d] += probability[at] * factor[at] * grad_out.row(b, i, h)[d];
             }
           }
-          // As the kernel is given it: where dropout scales one value, nothing else is left of the scores' gradient.
+          // As the kernel is given it: where dropout scales one value, nothing else
+          // is left of the scores' gradient.
           for (int d = 0; d < q.dim; ++d) {
             const double rounded = number(type, bits(type, static_cast<float>(out.row(b, i, h)[d])));
             delta += grad_out.row(b, i, h)[d] * rounded;
@@ -493,7 +500,8 @@ struct Definition {
   }
 };
 
-// The first element that is further from the definition than the type's rounding of P and dS explains; empty: none.
+// The first element that is further from the definition than the type's rounding of
+// P and dS explains; empty: none.
 std::string far_off(const char* name, const Device<std::uint16_t>& found, const Numbers& exact, Half16 type) {
   const std::vector<std::uint16_t> stored = found.host();
   double largest = 0;

@@ -1,11 +1,12 @@
-// Numbers at the edge: what a bias of -inf hides, factors that fp32 can just hold, dropout near 1; and rows that must not depend
-// on what else is in a call.
+// Numbers at the edge: what a bias of -inf hides, factors that fp32 can just hold,
+// dropout near 1; and rows that must not depend on what else is in a call.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "reference/oracle/elements.h"
@@ -23,8 +24,8 @@ void fill_row(const Tensor& tensor, std::int64_t batch, std::int64_t row, std::i
   for (std::int64_t d = 0; d < tensor.shape[3]; ++d) reference::write(tensor, batch, row, head, d, value);
 }
 
-// Where two tensors of a computation in `dtype` differ by more than rounding; empty: nowhere. Infinite and NaN must be the
-// same on both sides.
+// Where two tensors of a computation in `dtype` differ by more than rounding;
+// empty: nowhere. Infinite and NaN must be the same on both sides.
 std::string difference(const char* name, const Tensor& a, const Tensor& b, DType dtype) {
   if (a.data == nullptr) return {};
   const std::vector<double> x = reference::values(a), y = reference::values(b);
@@ -57,8 +58,8 @@ std::string all_differences(const Case& a, const Case& b, bool with_backward) {
   return text;
 }
 
-// What is not finite and hidden everywhere by a bias of -inf reaches nothing, as behind a mask: a key that all rows hide, and a
-// row that hides all keys.
+// What is not finite and hidden everywhere by a bias of -inf reaches nothing, as
+// behind a mask: a key that all rows hide, and a row that hides all keys.
 TEST_F(Gpu, ABiasOfMinusInfinityHidesWhatIsNotFinite) {
   enum Where { q, k, v, grad_out };
   constexpr const char* kNames[] = {"q", "k", "v", "grad_out"};
@@ -144,7 +145,17 @@ TEST_F(Gpu, OnlyRowsWithoutABiasOfMinusInfinityAreReached) {
   });
 }
 
-// Queries times 2^110 and keys times 2^-110, or the other way round, give the same scores: bit for bit the same output.
+// Multiplies a tensor of fp32 by a power of 2.
+void multiply(const Tensor& tensor, double factor) {
+  auto* numbers = static_cast<float*>(tensor.data);
+  const auto count = tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
+  for (std::int64_t i = 0; i < count; ++i)
+    numbers[i] = static_cast<float>(static_cast<double>(numbers[i]) * factor);
+}
+
+// Queries times 2^100 and keys times 2^-100, or the other way round, give the same scores: bit for
+// bit the same output. The gradients of queries and keys have the other's factor. Without it they
+// agree within rounding.
 TEST_F(Gpu, Fp32HasNoRangeThatLosesScores) {
   for (const std::string kernel : {"cuda.flash2", "cuda.flash2_sm75"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
@@ -152,19 +163,18 @@ TEST_F(Gpu, Fp32HasNoRangeThatLosesScores) {
         const CaseSpec spec{
             .q_length = 300, .k_length = 300, .qk_dim = dim, .v_dim = dim, .right = 0, .softcap = softcap};
         if (!serves(kernel, Case(spec), Direction::forward)) continue;
+        const bool with_backward = serves(kernel, Case(spec), Direction::backward);
         auto run = [&](double factor) {
           Case problem(spec);
-          for (const auto& [tensor, by] :
-               {std::pair{problem.forward.q, factor}, {problem.forward.k, 1 / factor}}) {
-            auto* numbers = static_cast<float*>(tensor.data);
-            const auto count = tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
-            for (std::int64_t i = 0; i < count; ++i)
-              numbers[i] = static_cast<float>(static_cast<double>(numbers[i]) * by);
-          }
-          DeviceCase copy(problem.attention, problem.forward, {}, Device::cuda(0));
+          multiply(problem.forward.q, factor);
+          multiply(problem.forward.k, 1 / factor);
+          DeviceCase copy(problem.attention, problem.forward, problem.backward, Device::cuda(0));
           const ForceKernel forced(kernel);
           forward(copy.attention, copy.forward);
+          if (with_backward) backward(copy.attention, copy.backward);
           EXPECT_EQ(copy.fetch(), "");
+          multiply(problem.backward.grad_q, factor);
+          multiply(problem.backward.grad_k, 1 / factor);
           return problem;
         };
         const Case usual = run(1);
@@ -172,6 +182,7 @@ TEST_F(Gpu, Fp32HasNoRangeThatLosesScores) {
           SCOPED_TRACE(kernel + " " + describe(spec) + ", q times 2^" + std::to_string(exponent));
           const Case scaled = run(std::ldexp(1.0, exponent));
           EXPECT_EQ(first_difference(usual.forward, scaled.forward), "");
+          EXPECT_EQ(all_differences(usual, scaled, with_backward), "");
         }
       }
     }
@@ -199,60 +210,115 @@ TEST_F(Gpu, DropoutNearOneIsNotBiased) {
   });
 }
 
-// One entry of a batch, with its results.
+// One entry of a batch, or one packed sequence, with its results.
 template <typename Tensors>
-Tensors entry_of(Tensors t, std::int64_t index) {
-  auto cut = [&](auto... members) { (((t.*members) = slice(t.*members, 0, index, 1)), ...); };
-  if constexpr (std::is_same_v<Tensors, ForwardTensors>) {
-    cut(&Tensors::q, &Tensors::k, &Tensors::v, &Tensors::bias, &Tensors::out, &Tensors::lse);
-  } else {
-    cut(&Tensors::q, &Tensors::k, &Tensors::v, &Tensors::bias, &Tensors::out, &Tensors::lse,
-        &Tensors::grad_out, &Tensors::grad_lse, &Tensors::grad_q, &Tensors::grad_k, &Tensors::grad_v);
+Tensors entry_of(Tensors t, std::int64_t index, const Lengths& lengths = {}) {
+  auto cut = [&](int dimension, const std::int32_t* cumulative, auto... members) {
+    const std::int64_t begin = cumulative == nullptr ? index : cumulative[index];
+    const std::int64_t count = cumulative == nullptr ? 1 : cumulative[index + 1] - begin;
+    (((t.*members) = slice(t.*members, cumulative == nullptr ? 0 : dimension, begin, count)), ...);
+  };
+  cut(1, lengths.q, &Tensors::q, &Tensors::out);
+  cut(1, lengths.k, &Tensors::k, &Tensors::v);
+  cut(2, lengths.q, &Tensors::lse);
+  if constexpr (std::is_same_v<Tensors, BackwardTensors>) {
+    cut(1, lengths.q, &Tensors::grad_out, &Tensors::grad_q);
+    cut(1, lengths.k, &Tensors::grad_k, &Tensors::grad_v);
   }
   return t;
 }
 
-// The same bits alone and among 64, forward and deterministic backward: nothing is chosen by the size of the batch.
+// The same bits alone and among the others, forward and deterministic backward, for some entries of
+// a batch or some packed sequences.
+void expect_each_alone(const std::string& kernel, const CaseSpec& spec,
+                       const std::vector<std::int64_t>& entries) {
+  Case all(spec);
+  all.attention.deterministic = true;
+  if (!serves(kernel, all, Direction::forward)) return;
+  SCOPED_TRACE(describe(spec));
+  // cuBLAS multiplies the sequences of a backward call of cuda.standard together, in an order of
+  // its own choice.
+  const bool with_backward =
+      kernel.find("standard") == std::string::npos && serves(kernel, all, Direction::backward);
+  const Lengths& lengths = all.attention.mask.lengths;
+  const ForceKernel forced(kernel);
+  DeviceCase together(all.attention, all.forward, all.backward, Device::cuda(0));
+  forward(together.attention, together.forward);
+  if (with_backward) backward(together.attention, together.backward);
+  EXPECT_EQ(together.fetch(), "");
+  for (const std::int64_t index : entries) {
+    Case single(spec);
+    single.attention.deterministic = true;
+    const ForwardTensors part = entry_of(single.forward, index, lengths);
+    const BackwardTensors gradients = entry_of(single.backward, index, lengths);
+    if (part.q.shape[1] == 0 || part.k.shape[1] == 0) continue;  // an empty sequence
+    const std::int32_t own_q[] = {0, static_cast<std::int32_t>(part.q.shape[1])};
+    const std::int32_t own_k[] = {0, static_cast<std::int32_t>(part.k.shape[1])};
+    if (spec.packed) single.attention.mask.lengths = {.q = own_q, .k = own_k, .count = 1};
+    DeviceCase copy(single.attention, part, gradients, Device::cuda(0));
+    forward(copy.attention, copy.forward);
+    if (with_backward) backward(copy.attention, copy.backward);
+    EXPECT_EQ(copy.fetch(), "");
+    EXPECT_EQ(first_difference(entry_of(all.forward, index, lengths), part), "") << "entry " << index;
+    if (!with_backward) continue;
+    EXPECT_EQ(first_difference(entry_of(all.backward, index, lengths), gradients), "") << "entry " << index;
+  }
+}
+
+// Nothing is chosen by the size of the batch.
 TEST_F(Gpu, ABatchOf64ChangesNoRow) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     for (const std::int64_t dim : {64, 128}) {
       for (const std::int64_t right : {-1, 0}) {
-        constexpr std::int64_t kEntries[] = {0, 37, 63};
-        Case all({.dtype = dtype,
-                  .batch = 64,
-                  .q_length = 130,
-                  .k_length = 200,
-                  .q_heads = 2,
-                  .kv_heads = 2,
-                  .qk_dim = dim,
-                  .v_dim = dim,
-                  .right = right});
-        all.attention.deterministic = true;
-        if (!serves(kernel, all, Direction::forward)) continue;
-        SCOPED_TRACE(describe(all.spec()));
-        // cuBLAS multiplies the sequences of a backward call of cuda.standard together, in an order of its own choice.
-        const bool with_backward =
-            kernel.find("standard") == std::string::npos && serves(kernel, all, Direction::backward);
-        const ForceKernel forced(kernel);
-        DeviceCase together(all.attention, all.forward, all.backward, Device::cuda(0));
-        forward(together.attention, together.forward);
-        if (with_backward) backward(together.attention, together.backward);
-        EXPECT_EQ(together.fetch(), "");
-        for (const std::int64_t index : kEntries) {
-          Case single(all.spec());
-          single.attention.deterministic = true;
-          const ForwardTensors part = entry_of(single.forward, index);
-          const BackwardTensors gradients = entry_of(single.backward, index);
-          DeviceCase copy(single.attention, part, gradients, Device::cuda(0));
-          forward(copy.attention, copy.forward);
-          if (with_backward) backward(copy.attention, copy.backward);
-          EXPECT_EQ(copy.fetch(), "");
-          EXPECT_EQ(first_difference(entry_of(all.forward, index), part), "") << "entry " << index;
-          if (with_backward) {
-            EXPECT_EQ(first_difference(entry_of(all.backward, index), gradients), "") << "entry " << index;
-          }
-        }
+        const CaseSpec spec{.dtype = dtype,
+                            .batch = 64,
+                            .q_length = 130,
+                            .k_length = 200,
+                            .q_heads = 2,
+                            .kv_heads = 2,
+                            .qk_dim = dim,
+                            .v_dim = dim,
+                            .right = right};
+        expect_each_alone(kernel, spec, {0, 37, 63});
       }
+    }
+  });
+}
+
+// So long that kernels take their instances for many queries and many keys.
+TEST_F(Gpu, ABatchOfLongSequencesChangesNoRow) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    const CaseSpec spec{.dtype = dtype,
+                        .batch = 6,
+                        .q_length = 2100,
+                        .k_length = 6200,
+                        .q_heads = 1,
+                        .kv_heads = 1,
+                        .qk_dim = 64,
+                        .v_dim = 64};
+    expect_each_alone(kernel, spec, {0, 5});
+  });
+}
+
+// Packed sequences beside shorter and longer ones, of which some are as long as above.
+TEST_F(Gpu, PackedNeighboursOfOtherLengthsChangeNoRow) {
+  for_each_lane([](const std::string& kernel, DType dtype) {
+    // cuBLAS chooses by the longest sequence.
+    if (kernel.find("standard") != std::string::npos) return;
+    for (const std::int64_t right : {-1, 0}) {
+      CaseSpec spec{.dtype = dtype,
+                    .batch = 6,
+                    .q_length = 300,
+                    .k_length = 400,
+                    .q_heads = 2,
+                    .kv_heads = 1,
+                    .qk_dim = 64,
+                    .v_dim = 64,
+                    .right = right,
+                    .packed = true};
+      expect_each_alone(kernel, spec, {0, 1, 2, 3, 4, 5});
+      spec.q_length = 2500, spec.k_length = 7000;
+      expect_each_alone(kernel, spec, {0, 2, 5});
     }
   });
 }

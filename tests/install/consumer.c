@@ -1,4 +1,4 @@
-/* One query against two keys with equal scores, from C: the output is the mean of the two values. */
+/* One query against two keys with equal scores, from C: the output is the mean of both values. */
 #include <stdio.h>
 #include <tessera/capi.h>
 

@@ -1,5 +1,5 @@
-// Which elements dropout drops: by the definition, the same in every kernel, type and direction, and as random
-// as it says.
+// Which elements dropout drops: by the definition, the same in every kernel, type
+// and direction, and as random as it says.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,8 +19,8 @@ using reference::write;
 
 constexpr std::int64_t kSize = 128;  // queries, keys and head_dim of v: one column of v per key
 
-// Scores of 0 and v = identity make the output the matrix of probabilities after dropout: row i, column j
-// of a head is 0 where it is dropped and 1 / (kSize * (1 - p)) where it is kept.
+// Scores of 0 and v = identity make the output the matrix of probabilities after dropout: row
+// i, column j of a head is 0 where it is dropped and 1 / (kSize * (1 - p)) where it is kept.
 Case mask_case(const CaseSpec& changes) {
   CaseSpec spec = changes;
   spec.q_length = spec.k_length = spec.v_dim = kSize;
@@ -111,8 +111,8 @@ TEST(Dropout, IsTheSameEverywhere) {
   }
 }
 
-// Keep rate, and correlation of neighbours along rows and columns and of equal places in two heads and two
-// batch entries: all within 4 standard deviations.
+// Keep rate, and correlation of neighbours along rows and columns and of equal
+// places in two heads and two batch entries: all within 4 standard deviations.
 TEST(Dropout, IsAsRandomAsItSays) {
   for (const double probability : {0.1, 0.5, 0.9}) {
     Case problem = mask_case({.dropout = probability});
@@ -136,8 +136,9 @@ TEST(Dropout, IsAsRandomAsItSays) {
   }
 }
 
-// What is kept is scaled by the inverse of the rate at which it is kept, in every kernel, type and direction: also where
-// a step of 2^-15 is most of the difference between the probability and 0 or 1.
+// What is kept is scaled by the inverse of the rate at which it is kept, in every
+// kernel, type and direction: also where a step of 2^-15 is most of the difference
+// between the probability and 0 or 1.
 TEST(Dropout, KeepsTheMeanNearBothEnds) {
   for (const double probability : {2e-5, 0.001, 0.9, 0.999, 0.9999, 0.99996}) {
     const double factor = 32768 / (32768 - steps_of(probability));

@@ -1,4 +1,5 @@
-// Values at the edge: huge and tiny scores, long uniform rows, and how far one NaN or infinity reaches.
+// Values at the edge: huge and tiny scores, long uniform rows, and how far one NaN
+// or infinity reaches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,9 +47,10 @@ void scale(std::vector<double>& values, double factor) {
   for (double& x : values) x *= factor;
 }
 
-// What a case should give when scores are large. Two things differ from ordinary cases: the model computes in
-// fp32, since such scores are beyond fp16; and rounding may do its worst, since one rounding of a score or of
-// an LSE of 1e5 (0.004 in fp32) outweighs all others, so that there is nothing to cancel it.
+// What a case should give when scores are large. Two things differ from ordinary
+// cases: the model computes in fp32, since such scores are beyond fp16; and
+// rounding may do its worst, since one rounding of a score or of an LSE of 1e5
+// (0.004 in fp32) outweighs all others, so that there is nothing to cancel it.
 Expected expect_extreme(const Case& problem) {
   Expected expected = expect(problem);
   if (problem.spec().dtype != DType::fp64) {
@@ -175,8 +177,9 @@ TEST_P(ExtremeTest, LongUniformRows) {
               dtype() == DType::fp64 ? 1e-11 : 1e-5);
 }
 
-// Scale and softcap at both ends of what is accepted. Backward is left out where scores of 2^100 have an LSE whose rounding
-// is beyond any exponent, and where the gradients are below fp16's smallest number.
+// Scale and softcap at both ends of what is accepted. Backward is left out where
+// scores of 2^100 have an LSE whose rounding is beyond any exponent, and where the
+// gradients are below fp16's smallest number.
 TEST_P(ExtremeTest, ScaleAndSoftcapAtTheEndsOfTheirRange) {
   const bool fp64 = dtype() == DType::fp64;
   const double least = fp64 ? 0x1p-1000 : 0x1p-100, most = 1 / least;
@@ -210,7 +213,8 @@ TEST_P(ExtremeTest, ScaleAndSoftcapAtTheEndsOfTheirRange) {
   }
 }
 
-// Values as large as the header allows: what a row sees of them adds up to no more than the accumulator holds.
+// Values as large as the header allows: what a row sees of them adds up to no more
+// than the accumulator holds.
 TEST_P(ExtremeTest, ValuesUpToTheirRange) {
   constexpr std::int64_t kCount = 64;
   const double largest = dtype() == DType::fp64   ? std::numeric_limits<double>::max()
@@ -256,10 +260,10 @@ TEST_P(ExtremeTest, PositionsFarAway) {
   EXPECT_EQ(first_difference(here.backward, far.backward), "");
 }
 
-// ---- one NaN or infinity ---------------------------------------------------------------------------------
+// ---- one NaN or infinity ------------------------------------------------------------------------
 
-// Elements of rows for which `reached` is false must be as in the clean result. Not bit by bit: a kernel may
-// multiply operands that are not finite in another order.
+// Elements of rows for which `reached` is false must be as in the clean result. Not
+// bit by bit: a kernel may multiply operands that are not finite in another order.
 template <typename Reached>
 void expect_unreached(const char* name, const Tensor& clean, const Tensor& poisoned, Reached&& reached,
                       bool is_lse = false) {
@@ -276,8 +280,9 @@ void expect_unreached(const char* name, const Tensor& clean, const Tensor& poiso
         }
         for (std::int64_t d = 0; d < clean.shape[3]; ++d) {
           const double before = element(clean, d), after = element(poisoned, d);
-          // A few roundings of the accumulator, the last digit of what is stored, and of the weights where a kernel keeps
-          // them in the type of the tensors: their errors are relative to the row, not to an element that cancels.
+          // A few roundings of the accumulator, the last digit of what is stored, and
+          // of the weights where a kernel keeps them in the type of the tensors:
+          // their errors are relative to the row, not to an element that cancels.
           const double tolerance =
               16 * reference::epsilon(accumulator_of(clean.dtype)) * (1 + std::abs(before)) +
               reference::epsilon(clean.dtype) * (std::abs(before) + largest);
@@ -309,8 +314,8 @@ class PoisonTest : public ExtremeTest {
 
 constexpr std::int64_t kRow = 37;  // where the poison is, in batch entry 1, key/value head 1 or query head 2
 
-// In k or v: rows kRow .. kRow + 9 of query heads 2 and 3 see it; their probabilities reach the keys those
-// rows see.
+// In k or v: rows kRow .. kRow + 9 of query heads 2 and 3 see it; their
+// probabilities reach the keys those rows see.
 TEST_P(PoisonTest, InKeysAndValues) {
   for (const double value :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
@@ -396,7 +401,7 @@ TEST_P(PoisonTest, InOnePackedSequence) {
   expect_unreached("grad_v", clean.backward.grad_v, poisoned.backward.grad_v, in_k);
 }
 
-// ---- the same on every instruction set, beyond one tile ----------------------------------------------------
+// ---- the same on every instruction set, beyond one tile -----------------------------------------
 
 using Sees = std::function<bool(std::int64_t row, std::int64_t key)>;
 
@@ -406,8 +411,8 @@ struct MaskCase {
   double softcap;
 };
 
-// Lengths that are no multiple of any tile: masks end within the units that matrix instructions work on, which read
-// memory that holds what an earlier tile left.
+// Lengths that are no multiple of any tile: masks end within the units that matrix
+// instructions work on, which read memory that holds what an earlier tile left.
 constexpr std::int64_t kQueries = 290, kKeys = 310;
 
 using TargetParameters = std::tuple<DType, cpu::Target>;
@@ -491,7 +496,8 @@ TEST_P(PoisonOnTargets, ReachesOnlyWhatSeesIt) {
   }
 }
 
-// Keys that a bias hides: like a band, in stripes of keys, and scattered, so that no tile is left out.
+// Keys that a bias hides: like a band, in stripes of keys, and scattered, so that
+// no tile is left out.
 struct HiddenByBias {
   const char* name;
   bool (*sees)(std::int64_t row, std::int64_t key);

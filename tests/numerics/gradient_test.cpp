@@ -1,5 +1,5 @@
-// Gradients in fp64 against finite differences of the forward: of each kernel's own forward, and of the
-// oracle's. Nothing analytic is trusted here.
+// Gradients in fp64 against finite differences of the forward: of each kernel's own
+// forward, and of the oracle's. Nothing analytic is trusted here.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,8 +37,8 @@ double loss(const Case& problem, const std::vector<double>& out, const std::vect
 
 using Forward = std::function<double()>;  // runs forward on the case as it now is and returns the loss
 
-// The derivative of the loss along `direction` in one tensor, by the five-point rule: its error is of order
-// step^4, so at this step neither truncation nor rounding reaches the tolerance.
+// The derivative of the loss along `direction` in one tensor, by the five-point rule: its error
+// is of order step^4, so at this step neither truncation nor rounding reaches the tolerance.
 double difference(const Forward& forward, const Tensor& tensor, const std::vector<double>& direction) {
   constexpr double kStep = 1e-3;
   const std::vector<double> start = values(tensor);

@@ -1,5 +1,5 @@
-// The proof that the accuracy tests catch what they are there for: wrong results of the kinds that attention
-// kernels have really had, each of which the comparison must reject, in every type.
+// The proof that the accuracy tests catch what they are there for: wrong results of the kinds that
+// attention kernels have really had, each of which the comparison must reject, in every type.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -103,8 +103,8 @@ void make_stale(Inputs& in, std::int64_t begin, std::int64_t distance) {
   }
 }
 
-// Output of an online softmax over tiles of 16 keys that forgets to rescale what it has accumulated when the
-// maximum grows: tile results come from the oracle by shifting each tile to the front.
+// Output of an online softmax over tiles of 16 keys that forgets to rescale what it has accumulated
+// when the maximum grows: tile results come from the oracle by shifting each tile to the front.
 void forget_rescale(Results& results, const Case& problem) {
   constexpr std::int64_t kTile = 16;
   const ForwardTensors& t = problem.forward;
@@ -340,7 +340,8 @@ void expect_rejected(const std::vector<Mutation>& mutations, DType dtype) {
     if (mutation.inputs) {
       mutation.inputs(inputs);
       Results wrong = oracle(inputs.attention, inputs.tensors);
-      // A mutation may change the shape of keys and values; their gradients then stay the right ones.
+      // A mutation may change the shape of keys and values; their gradients then
+      // stay the right ones.
       if (wrong.gradients.k.size() != results.gradients.k.size()) {
         wrong.gradients.k = results.gradients.k;
         wrong.gradients.v = results.gradients.v;

@@ -1,5 +1,5 @@
-// Zeros of both signs and subnormal numbers: a -0 is a 0, and numbers below the smallest normal one count, as far as the
-// type holds them.
+// Zeros of both signs and subnormal numbers: a -0 is a 0, and numbers below the
+// smallest normal one count, as far as the type holds them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,8 +64,9 @@ Smallest smallest(DType dtype) {
   return {0x1p-126, 0x1p-133};
 }
 
-// Uniform weights, so that each result is a mean of subnormal numbers: of v in the output, of grad_out in its gradient.
-// Each of the few numbers added may be rounded once. Instructions that multiply bf16 take subnormal numbers as 0.
+// Uniform weights, so that each result is a mean of subnormal numbers: of v in the
+// output, of grad_out in its gradient. Each of the few numbers added may be rounded
+// once. Instructions that multiply bf16 take subnormal numbers as 0.
 TEST_P(SubnormalTest, SubnormalNumbersCount) {
   constexpr std::int64_t kRows = 8;
   const auto [normal, step] = smallest(dtype());

@@ -17,9 +17,10 @@ inline constexpr bool kReduced = false;
 inline constexpr bool kReduced = false;
 #endif
 
-// `full` in a release build, `reduced` under a sanitizer or without optimisation, where the same work takes
-// ten times as long, and where TESSERA_TEST_REDUCED is set: under an emulator. With TESSERA_TEST_REDUCED=2 it is
-// `least`, if given: what an emulator can do in a minute. Says on standard output when less than everything runs.
+// `full` in a release build, `reduced` under a sanitizer or without optimisation,
+// where the same work takes ten times as long, and where TESSERA_TEST_REDUCED is set:
+// under an emulator. With TESSERA_TEST_REDUCED=2 it is `least`, if given: what an
+// emulator can do in a minute. Says on standard output when less than everything runs.
 int scaled(int full, int reduced, const std::string& what, int least = 0);
 
 }  // namespace tessera::test

@@ -65,8 +65,8 @@ inline bool serves(const std::string& kernel, const Case& problem, Direction dir
   }
 }
 
-// Both directions on the GPU: each by the kernel named where it serves it, else by the automatic choice, which takes what
-// the other left. False: it serves neither.
+// Both directions on the GPU: each by the kernel named where it serves it, else by
+// the automatic choice, which takes what the other left. False: it serves neither.
 inline bool run_where_served(Case& problem, const std::string& kernel) {
   const bool forwards = serves(kernel, problem, Direction::forward);
   const bool backwards = serves(kernel, problem, Direction::backward);

@@ -17,8 +17,8 @@ inline constexpr std::size_t kBandBytes = 4096;
 // How fresh memory is filled. All bits set is a NaN in every type.
 enum class Fill { nan, random, zero };
 
-// A block of memory between two bands of NaN: a stray write is found by `intact`, a stray read by the NaN it
-// brings into the result.
+// A block of memory between two bands of NaN: a stray write is found by `intact`, a
+// stray read by the NaN it brings into the result.
 class GuardedBuffer {
  public:
   // The body starts `misalignment` bytes after a multiple of 256.

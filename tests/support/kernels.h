@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "reference/cases/case.h"
 #include "support/build.h"
 #include "support/scopes.h"
 #include "tessera/plan.h"
@@ -23,12 +24,19 @@ namespace tessera::test {
 
 inline const std::vector<DType> kDTypes = {DType::fp64, DType::fp32, DType::fp16, DType::bf16};
 
+// Whether a CPU kernel supports such problems: cpu.packed supports packed sequences only.
+bool takes(const std::string& kernel, const reference::CaseSpec& spec);
+
 // Why a kernel cannot run on this machine (the standard one needs OpenBLAS); empty: it can.
 std::string obstacle(const std::string& kernel);
 
-// The names of the CPU kernels that exist in both directions and can run here. Says on standard output which
-// cannot.
+// The names of the CPU kernels that exist in both directions and can run here. Says
+// on standard output which cannot.
 std::vector<std::string> cpu_kernels();
+
+// The names of the CPU kernels without backward that can run here: cpu.decode and cpu.packed, which
+// need vectors.
+std::vector<std::string> forward_only_kernels();
 
 // What a test over types and something else (kernels, instruction sets) runs. In release builds every pair. Under a
 // sanitizer every type with the first of the others, and every other with fp32: sanitizers prove addresses, which

@@ -43,8 +43,9 @@ std::int64_t random_dim(Dice& dice) {
   return dice.percent(95) ? dice.between(1, 48) : dice.between(1, 256);
 }
 
-// Seldom, because it costs: rows long enough for what cuts keys, the chunks of a backward pass (from 512 keys on) and the
-// splits of cpu.decode (256 to 4096 keys, by the bytes of one). Few queries and heads keep the oracle quick. Of a seed of
+// Seldom, because it costs: rows long enough for what cuts keys, the chunks of a
+// backward pass (from 512 keys on) and the splits of cpu.decode (256 to 4096 keys,
+// by the bytes of one). Few queries and heads keep the oracle quick. Of a seed of
 // its own, so that all other problems stay what they are.
 void make_long(std::uint64_t seed, CaseSpec& s) {
   Dice dice(seed ^ 0xA24BAED4963EE407);

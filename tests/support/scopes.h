@@ -1,4 +1,5 @@
-// Settings that hold for a scope, as the environment variable of each would set them for the process.
+// Settings that hold for a scope, as the environment variable of each would set
+// them for the process.
 #pragma once
 
 #include <optional>

@@ -98,7 +98,8 @@ RelaidCase::RelaidCase(const reference::Case& source, const MemoryLayout& layout
     : attention(source.attention) {
   MemoryLayout outputs_layout = layout;
   outputs_layout.reversed = false;
-  // Keys are the contiguous dimension of a bias; an order that does not leave them innermost is not for it.
+  // Keys are the contiguous dimension of a bias; an order that does not leave them
+  // innermost is not for it.
   auto for_bias = [](MemoryLayout of) {
     if (of.order[3] != 3) of.order = {0, 1, 2, 3};
     return of;

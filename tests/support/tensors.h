@@ -13,8 +13,8 @@
 
 namespace tessera::test {
 
-// The part [begin, begin + length) of a tensor along one dimension. What is not given, or broadcast along that
-// dimension, is returned as it is.
+// The part [begin, begin + length) of a tensor along one dimension. What is not
+// given, or broadcast along that dimension, is returned as it is.
 Tensor slice(Tensor tensor, int dimension, std::int64_t begin, std::int64_t length);
 
 // How a tensor lies in memory.

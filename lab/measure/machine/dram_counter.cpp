@@ -198,7 +198,7 @@ CUpti_Profiler_Host_Object* open_host(int device, const Image& available, Undo& 
   return open.pHostObject;
 }
 
-// The metrics as the hardware is to be told.
+// The configuration that makes the hardware count the metrics.
 Image config_of(CUpti_Profiler_Host_Object* host) {
   auto names = kMetrics;
   CUpti_Profiler_Host_ConfigAddMetrics_Params add{};

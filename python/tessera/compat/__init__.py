@@ -59,7 +59,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undoes ``install``. Names that were imported meanwhile stay with those who have them."""
+    """Undoes ``install``. Modules keep the names that they imported before."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     for name in _MODULES:

@@ -157,7 +157,7 @@ class Gpt(nn.Module):
 
 
 def count_parameters(model):
-    """Numbers that are learned; one that serves twice counts once."""
+    """Returns how many parameters the model learns; a shared one counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

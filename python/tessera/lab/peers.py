@@ -143,10 +143,10 @@ class CacheFlush:
 def interleave(calls, seconds, meter, settle, proceed, seed=0):
     """Seconds of every call of each library, {library: [seconds]}.
 
-    They are called in rounds, so that what slows the machine slows all of them, and each round in an order of its own: a
+    They are called in rounds, so that what slows the machine slows all of them. Each round has an order of its own: a
     call may suffer from the one before it, by heat or by memory, so no library may always follow the same one. Orders
-    are random, the same for the same seed, and nobody follows himself: every library follows every other equally often
-    in the long run. `settle` comes before each call and is not timed.
+    are random and the same for the same seed. No library follows itself, and in the long run each follows every other
+    equally often. `settle` comes before each call and is not timed.
     """
 
     def timed(call):

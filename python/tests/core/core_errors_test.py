@@ -28,6 +28,7 @@ def qkv(*shape, dtype=np.float32):
     ({"bias": np.ones((4, 4), bool)}, "bias.dtype is bool; it must be float64, float32, float16 or bfloat16"),
     ({"alibi": np.ones(3, np.float32)}, r"alibi.shape is \(3\); it must be \(2\) or \(1, 2\)"),
     ({"alibi": np.ones(2, np.float64)}, "alibi.dtype is float64; it must be float32"),
+    ({"alibi": np.ones(4, np.float32)[::2]}, r"alibi.strides\[-1\] is 2; it must be 1"),
     ({"lengths": np.array([0, 4])}, "lengths_q.dtype is int64; it must be int32"),
     ({"lengths": [0, 3]}, r"lengths.q\[1\] is 3; it must be 4"),
     ({"lengths": ([0, 4], [0, 2, 4])}, "lengths_q has 2 entries and lengths_k 3"),

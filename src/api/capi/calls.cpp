@@ -76,7 +76,7 @@ std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-// --- status -------------------------------------------------------------------------------------------
+// --- status --------------------------------------------------------------------------------------
 
 const char* tsr_last_error(void) { return last_error; }
 
@@ -87,7 +87,7 @@ const char* tsr_status_name(tsr_status status) {
                                                                         : "unknown";
 }
 
-// --- tensors ------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------
 
 tsr_tensor tsr_tensor_contiguous(void* data, tsr_dtype dtype, int64_t size0, int64_t size1, int64_t size2,
                                  int64_t size3) {
@@ -113,7 +113,7 @@ const char* tsr_dtype_name(tsr_dtype dtype) {
   return dtype >= TSR_FP64 && dtype <= TSR_BF16 ? name(static_cast<DType>(dtype)) : "unknown";
 }
 
-// --- the calls ----------------------------------------------------------------------------------------
+// --- the calls -----------------------------------------------------------------------------------
 
 tsr_status tsr_forward(const tsr_attention* attention, const tsr_forward_tensors* tensors,
                        const tsr_execution* execution) {
@@ -131,7 +131,7 @@ tsr_status tsr_backward(const tsr_attention* attention, const tsr_backward_tenso
   });
 }
 
-// --- what this build and this machine have --------------------------------------------------------------
+// --- what this build and this machine have -------------------------------------------------------
 
 tsr_status tsr_kernel_list_create(tsr_kernel_list** list, size_t* count) {
   return guarded([&] {

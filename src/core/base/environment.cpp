@@ -25,7 +25,11 @@ Environment read() {
           .lazy_maximum = variable("TESSERA_LAZY_MAXIMUM")};
 }
 
-constinit Lazy<const Environment> at_start;
+constinit Lazy<const Environment> at_load;
+
+// A call from an initialiser of static data may come before this one; it then reads them itself.
+[[maybe_unused]] const Environment& read_at_load = at_load.get(read);
+
 constinit std::atomic<const Environment*> overriding{nullptr};
 
 // Every set of settings that was ever in force, never freed: a call may still read an old one.
@@ -41,7 +45,7 @@ const Environment& kept(Environment setting) {
 
 const Environment& environment() {
   const Environment* const other = overriding.load(std::memory_order_acquire);
-  return other != nullptr ? *other : at_start.get(read);
+  return other != nullptr ? *other : at_load.get(read);
 }
 
 EnvironmentOverride::EnvironmentOverride(Variable variable, std::optional<std::string> value)

@@ -6,8 +6,8 @@
 
 namespace tessera::core {
 
-// The variables when the library read them, once per process. Later calls do not read the
-// environment, so calls are safe beside setenv, and a change after the first call has no effect.
+// The variables when the library was loaded. Calls do not read the environment, so they are safe
+// beside setenv, and a later change has no effect.
 // Values are checked where they are used: an invalid one fails the call that it concerns.
 struct Environment {
   std::optional<std::string> kernel;  // TESSERA_KERNEL: the kernel to use, by name; empty: any
@@ -20,8 +20,8 @@ struct Environment {
   friend bool operator==(const Environment&, const Environment&) = default;
 };
 
-// The settings in force. Does not throw after the first call, which may run out of memory. The
-// reference stays valid for the life of the process, also when an override replaces the settings.
+// The settings in force. Does not throw once the library is loaded. The reference stays valid for
+// the life of the process, also when an override replaces the settings.
 const Environment& environment();
 
 // Overrides one variable for a scope: for tests and the lab, which compare kernels. Every thread

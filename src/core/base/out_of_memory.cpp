@@ -5,14 +5,16 @@
 #include <limits>
 
 #include "core/base/checked.h"
+#include "core/base/lazy.h"
 
 namespace tessera::core {
 namespace {
 
+constinit Lazy<const Error> error;
+
 // Copies share the text, so that throwing one takes nothing from the heap.
 const Error& prepared_error() {
-  static const Error kError(ErrorCode::out_of_memory, "the host is out of memory");
-  return kError;
+  return error.get([] { return Error(ErrorCode::out_of_memory, "the host is out of memory"); });
 }
 
 [[maybe_unused]] const Error& prepared_at_load = prepared_error();

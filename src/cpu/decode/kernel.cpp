@@ -54,8 +54,8 @@ core::Choice choose_decode(const core::Problem& p, int workers, Target target) {
           .block_k = d.plan.step_keys,
           .workspace_bytes = core::workspace_bytes(partials.used(), d.worker_bytes, useful),
           .workers = useful,
-          // All queries that share a key use it while it is cached, however small the cache is: K and V
-          // count once.
+          // All queries that share a key use it while it is cached, however small
+          // the cache is: K and V count once.
           .traffic_cache_bytes = std::numeric_limits<double>::infinity(),
           .decision = d};
 }

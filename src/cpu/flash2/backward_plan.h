@@ -33,9 +33,9 @@ struct BackwardPlan {
   std::int64_t slot_rows = 0;      // of the longest tile there is, in whole vectors
   std::int64_t block_k = 0;        // keys per step
   bool causal = false;             // the mask's part in the cut into chunks
-  std::int64_t unsplit_heads = 0;  // the first heads (of batch * kv_heads) have one task each,
-  std::int64_t splits_per_head =
-      1;                // each other head so many: a power of two, at most the longest one's chunks
+  std::int64_t unsplit_heads = 0;  // the first heads (of batch * kv_heads) have one task each
+  // Tasks of every other head: a power of two, at most the chunks of the longest sequence.
+  std::int64_t splits_per_head = 1;
   bool copy_k = false;  // K is copied to contiguous accumulators
   bool copy_v = false;
 };

@@ -6,12 +6,13 @@
 //   struct Memory                 of a worker; Memory(Arena&, p, plan) takes it
 //   static tile_rows()            queries per tile
 //   Ops(p, plan, memory)
-//   load_keys(head, cached)       K and V of the head; `cached`: the memory has their copies already
+//   load_keys(head, cached)       K and V of the head; `cached`: the memory has their copies
 //   run_tile(head, rows, block_k, skip_zeros)
-//                                 writes out and LSE of a tile; returns whether the output is finite
+//                                 writes out and LSE of a tile; returns whether the output is
+//                                 finite
 //
-// A non-finite output is computed again: a NaN or an infinity among the values may have reached a row
-// that does not see it, as 0 * NaN. With `skip_zeros` products skip the terms in which P is 0.
+// A non-finite output is computed again: a NaN or an infinity among the values may have reached a
+// row that does not see it, as 0 * NaN. With `skip_zeros` products skip the terms in which P is 0.
 //
 // Nothing here is compiled for an instruction set: the calls into Ops are too rare to matter.
 #pragma once

@@ -17,8 +17,8 @@ struct ForwardPlan {
   std::int64_t fitting_keys = 0;     // keys per step that the caches suggest
   std::int64_t tiles = 1;            // of the longest sequence
   std::int64_t unsplit_heads = 0;    // the first heads (of batch * q_heads) have one task each,
-  std::int64_t splits_per_head = 1;  // each other head so many,
-  std::int64_t split_tiles = 1;      // of so many tiles
+  std::int64_t splits_per_head = 1;  // tasks of every other head,
+  std::int64_t split_tiles = 1;      // each of this many tiles
   bool copy_k = false;               // K is copied to contiguous accumulators
   bool copy_v = false;
 
@@ -31,8 +31,9 @@ struct ForwardPlan {
 ForwardPlan forward_plan(const core::Problem& p, Target target, std::int64_t tile_rows, const Tuning& tuning,
                          int workers);
 
-// Whether rows of K or V are copied to contiguous accumulators. They are where they are something
-// else; but contiguity does not pay off when fewer queries than a tile read them.
+// Whether rows of K or V are copied to contiguous accumulators. Rows of another type always
+// are. Strided rows of accumulators are copied only when more queries than one tile read them:
+// otherwise the copy does not pay off.
 bool copies_rows(const core::Problem& p, const core::View& view, std::int64_t dim, std::int64_t tile_rows);
 
 // One task of a plan: some tiles of queries of one head.

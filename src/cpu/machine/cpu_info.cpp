@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "core/base/lazy.h"
+
 namespace tessera::cpu {
 
 std::string model_name() {
@@ -56,17 +58,10 @@ Caches ask_caches() noexcept {
 
 }  // namespace
 
-const Caches& caches() noexcept {
-  static const Caches found = ask_caches();  // every call needs it, and some systems read files for it
-  return found;
-}
-
-bool has_two_avx512_units() noexcept {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
+const Caches& caches() {
+  // Every call needs the sizes, and some systems read files for them.
+  static constinit core::Lazy<const Caches> found;
+  return found.get(ask_caches);
 }
 
 }  // namespace tessera::cpu

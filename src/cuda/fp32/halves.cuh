@@ -18,8 +18,8 @@
 // Rounding
 //   The tensor cores truncate when they add, and that error always has the same sign. So in
 //   products of rows by rows the small products have sums of their own, which are added to the
-//   large ones at the end; sums of accumulators by rows end with the step, and what lasts over the
-//   steps is added by ordinary, rounded additions.
+//   large ones at the end; sums of accumulators by rows end with the step, and ordinary, rounded
+//   additions accumulate them over the steps.
 #pragma once
 
 #include <cstdint>

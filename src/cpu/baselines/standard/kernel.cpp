@@ -1,6 +1,6 @@
-// cpu.standard, the baseline: attention as a framework computes it without a fused kernel. Each pass
-// works on the whole N x N matrix of every head, which is stored in memory. OpenBLAS multiplies. A
-// bar separates two passes:
+// cpu.standard, the baseline: attention as a framework computes it without a fused
+// kernel. Each pass works on the whole N x N matrix of every head, which is stored
+// in memory. OpenBLAS multiplies. A bar separates two passes:
 //
 //   forward    S = scale Q K^T  |  softcap, bias, ALiBi, mask, softmax in place  |  dropout
 //              |  O = P V
@@ -8,8 +8,8 @@
 //              |  softcap's derivative  |  dQ = scale dS K  |  dK = scale dS^T Q, dV = P^T dO
 //
 // Traffic: Theta(N d + N^2) per head. A task is a panel of rows of one head and OpenBLAS uses only
-// the thread of its task. So every element has one owner, and the result is bitwise the same for any
-// number of threads.
+// the thread of its task. So every element has one owner, and the result is bitwise
+// the same for any number of threads.
 #include "cpu/baselines/standard/kernel.h"
 
 #include <algorithm>
@@ -324,7 +324,8 @@ class Standard {
     });
   }
 
-  // A task owns some columns of one row of the bias and sums over all rows that it was broadcast to.
+  // A task owns some columns of one row of the bias and sums over all rows that it
+  // was broadcast to.
   void grad_bias() {
     const core::Tiling columns{p_.k_length, kPanel};
     const std::int64_t tasks = p_.bias_batch * p_.bias_heads * p_.bias_rows * columns.count();

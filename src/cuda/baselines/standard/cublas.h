@@ -1,5 +1,5 @@
-// Matrix products by cuBLAS. It is loaded for the first product, because only the baseline needs it
-// and nobody should have to install it for anything else. Builds without CUDA do not have it.
+// Matrix products by cuBLAS. The first product loads it: only the baseline needs it, and everything
+// else works without it. Builds without CUDA do not have it.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// cuda.standard and cuda.standard_fused, the baselines: attention as a framework computes it without
-// a fused kernel. The N x N matrix of every head is stored in memory, and cuBLAS multiplies:
+// cuda.standard and cuda.standard_fused, the baselines: attention as a framework
+// computes it without a fused kernel. The N x N matrix of every head is stored in
+// memory, and cuBLAS multiplies:
 //
 //   forward    S = Q K^T  |  S passes  |  P = softmax(S)  |  dropout(P)  |  O = P V
 //   backward   S = Q K^T  |  S passes  |  P = exp(S - LSE), dP = dO V^T  |  dropout(dP)
@@ -13,8 +14,8 @@
 // this library has the output and the LSE, so P is computed again.
 //
 // S is fp32 for 16-bit tensors too: the contract requires scores of 1e5, which fp16 cannot hold and
-// bf16 rounds to multiples of 512. P, dP and dS have the type of the tensors, which the tensor cores
-// multiply.
+// bf16 rounds to multiples of 512. P, dP and dS have the type of the tensors, which
+// the tensor cores multiply.
 //
 // Packed sequences are padded. Their lengths are in device memory, where the host cannot read them
 // without waiting; so each sequence is copied to one of the greatest length and multiplied as such.
@@ -56,9 +57,9 @@ TensorShape key_shape(const core::Problem& p, std::int64_t columns) {
   return {Side::keys, p.kv_heads, p.k_length, columns};
 }
 
-// Whether cuBLAS reads or writes the rows in place. Rows that it could only access in chunks of less
-// than 16 bytes are copied too: it would multiply in another order, and results must not depend on
-// the alignment of tensors.
+// Whether cuBLAS reads or writes the rows in place. Rows that it could only access
+// in chunks of less than 16 bytes are copied too: it would multiply in another
+// order, and results must not depend on the alignment of tensors.
 bool in_place(const core::Problem& p, const core::View& view, const TensorShape& shape) {
   if (p.packed) return false;
   const bool rows = shape.length == 1 || (view.row_stride >= shape.columns &&

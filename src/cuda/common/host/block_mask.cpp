@@ -71,7 +71,8 @@ class UploadedBlocks final : public core::DeviceBlocks {
     view.rows = reinterpret_cast<const std::int32_t*>(at += indices);
   }
 
-  // Waits for kernels that still read the mask, as cudaFree does. The process may be past the end of CUDA.
+  // Waits for kernels that still read the mask, as cudaFree does. The process may
+  // be past the end of CUDA.
   ~UploadedBlocks() override {
     try {
       const DeviceScope scope(device_);

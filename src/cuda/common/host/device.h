@@ -29,7 +29,7 @@ struct DeviceLimits {
 // The limits of a GPU, asked for once. Never throws CUDA's errors: `failure` says what is wrong.
 const DeviceLimits& device_limits(int device);
 
-// The same for kernels of one folder. `failure` also says when this build has no code for the GPU;
+// The same for kernels of one Code. `failure` also says when this build has no code for the GPU;
 // of shared memory there is no more than the code that the GPU runs may take
 // (kSharedMemoryBefore90).
 const DeviceLimits& device_limits(int device, Code code);

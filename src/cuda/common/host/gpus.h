@@ -1,4 +1,5 @@
-// The GPUs of this machine, and those that one may assume. Compiled in every build; without CUDA there are none.
+// The GPUs of this machine, and those that one may assume. Compiled in every build;
+// without CUDA there are none.
 #pragma once
 
 #include <array>
@@ -27,9 +28,10 @@ std::string unusable(int device);
 // A list of architectures for each Code (images.h), in their order.
 using Architectures = std::array<std::string_view, kCodes>;
 
-// While it lives, this thread plans as if every GPU were one of this compute capability (10 * major + minor), with the
-// limits of a common card of its kind: for tests and `tessera explain`, also in builds without CUDA. Nothing can be run. Throws
-// Error (invalid_argument) for a capability it does not know.
+// While it lives, this thread plans as if every GPU were one of this compute
+// capability (10 * major + minor), with the limits of a common card of its kind: for
+// tests and `tessera explain`, also in builds without CUDA. Nothing can be run.
+// Throws Error (invalid_argument) for a capability it does not know.
 class AssumedGpu {
  public:
   explicit AssumedGpu(int capability);

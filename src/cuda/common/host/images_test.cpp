@@ -44,7 +44,8 @@ TEST(Images, CodeWithAnAIsForOneGpuAlone) {
   expect_image("90a-real", 100, 0);
 }
 
-// Code for an older GPU has no kernels that take more shared memory than that one has; a GPU without code is refused.
+// Code for an older GPU has no kernels that take more shared memory than that one
+// has; a GPU without code is refused.
 TEST(Images, LimitsFollowTheCode) {
   const DeviceLimits hopper{.capability = 90, .multiprocessors = 132, .shared_memory = 227 * 1024};
   EXPECT_EQ(limits_with_code(hopper, 0, "80-real;90-real;90-virtual").shared_memory, 227 * 1024);
@@ -56,7 +57,7 @@ TEST(Images, LimitsFollowTheCode) {
   EXPECT_EQ(limits_with_code(unusable, 0, "").failure, "no driver");
 }
 
-// Every folder of this build has code for the GPUs that its kernels' limits name.
+// Every Code of this build has machine code or PTX for the GPUs that its kernels' limits name.
 TEST(Images, ThisBuildHasCodeForTheGpusItNames) {
   EXPECT_NE(image_for(architectures_of(Code::any), 75).capability, 0);
   EXPECT_NE(image_for(architectures_of(Code::any), 80).capability, 0);

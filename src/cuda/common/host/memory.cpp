@@ -29,9 +29,9 @@ WithoutMemoryPools::~WithoutMemoryPools() { without_pools = false; }
 
 namespace {
 
-// A GPU's pool for workspace; null: it has none. CUDA's default pool gives everything back whenever somebody waits for the
-// GPU, and a call after that would pay for fresh memory (150 to 400 us on an H200). This one keeps up to a 64th of the GPU's
-// memory.
+// A GPU's pool for workspace; null: it has none. CUDA's default pool gives everything
+// back whenever somebody waits for the GPU, and a call after that would pay for fresh
+// memory (150 to 400 us on an H200). This one keeps up to a 64th of the GPU's memory.
 cudaMemPool_t workspace_pool(int device) {
   constexpr std::size_t kKeptShare = 64;
   static std::mutex one_at_a_time;
@@ -54,7 +54,7 @@ cudaMemPool_t workspace_pool(int device) {
     if (status == cudaSuccess) at->second = pool;
     else cudaMemPoolDestroy(pool);
   }
-  forget(status);  // the default pool serves, too
+  forget(status);  // callers fall back to the default pool
   return at->second;
 }
 
@@ -66,7 +66,8 @@ bool capturing(cudaStream_t stream) {
 
 bool has_pools(int device) { return !without_pools && device_limits(device).memory_pools; }
 
-// From the pool; while a graph is captured the memory is the graph's. Without pools ordinary memory, for which CUDA may wait.
+// From the pool; while a graph is captured the memory is the graph's. Without pools
+// ordinary memory, for which CUDA may wait.
 cudaError_t take_memory(void** data, std::size_t bytes, int device, cudaStream_t stream) {
   const bool in_graph = capturing(stream);
   if (!has_pools(device)) {
@@ -138,8 +139,8 @@ void DeviceBuffer::upload(const void* host, std::size_t bytes, std::size_t offse
   const DeviceScope scope(device_);
   synchronize(device_);
   check(cudaMemcpy(data_ + offset, host, bytes, cudaMemcpyHostToDevice), "copying to the GPU");
-  // From pageable memory cudaMemcpy may return before the last bytes have arrived, and a stream that does not wait for the
-  // default stream would not wait for them.
+  // From pageable memory cudaMemcpy may return before the last bytes have arrived,
+  // and a stream that does not wait for the default stream would not wait for them.
   synchronize(device_);
 }
 

@@ -7,8 +7,9 @@
 
 namespace tessera::cuda {
 
-// Workspace from a stream-ordered pool of the GPU: taking and giving back are work of the call's stream, so that nothing
-// waits and a CUDA graph can capture it. The pool is the library's own and keeps up to a 64th of the GPU's memory between calls.
+// Workspace from a stream-ordered pool of the GPU: taking and giving back are work of
+// the call's stream, so that nothing waits and a CUDA graph can capture it. The pool
+// is the library's own and keeps up to a 64th of the GPU's memory between calls.
 class StreamAllocator final : public Allocator {
  public:
   explicit StreamAllocator(int device) : device_(device) {}
@@ -31,7 +32,8 @@ class WithoutMemoryPools {
   WithoutMemoryPools& operator=(const WithoutMemoryPools&) = delete;
 };
 
-// Memory for tests and measurements, never within a call: its functions wait for all work of the device.
+// Memory for tests and measurements, never within a call: its functions wait for
+// all work of the device.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -44,7 +46,8 @@ class DeviceBuffer {
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
-  // From and to host memory. Throw Error (device_failure), also for what failed on the device before.
+  // From and to host memory. Throw Error (device_failure), also for what failed on
+  // the device before.
   void upload(const void* host, std::size_t bytes, std::size_t offset = 0);
   void download(void* host, std::size_t bytes, std::size_t offset = 0) const;
 
@@ -57,7 +60,8 @@ class DeviceBuffer {
 // Copies device memory to the host after all work of the device. Throws Error (device_failure).
 void download(int device, const void* data, void* host, std::size_t bytes);
 
-// Waits until a GPU has done all that it was asked to. Throws Error (device_failure) when some of it failed.
+// Waits until a GPU has finished all its work. Throws Error (device_failure) when some of it
+// failed.
 void synchronize(int device);
 
 }  // namespace tessera::cuda

@@ -22,9 +22,10 @@ constexpr std::int64_t kMostStride = std::int64_t{1} << 40;
 constexpr std::uint32_t kBoxColumns = 64;
 constexpr std::int64_t kSector = 32;  // bytes: what L2 hands out
 
-// Where rows begin within a sector, fetching 256 bytes for each load costs more than it saves. Time with 128 bytes over time
-// with 256, H200, 2026-11-16: head_dim 72 0.88 and 0.91 (N = 1024 and 8192), 120 0.95 and 0.95. Multiples of 256 are not what
-// counts: at 96, rows of 192 bytes, it is 1.00.
+// Where rows begin within a sector, fetching 256 bytes for each load costs more than
+// it saves. Time with 128 bytes over time with 256, H200, 2026-11-16: head_dim 72
+// 0.88 and 0.91 (N = 1024 and 8192), 120 0.95 and 0.95. Multiples of 256 are not
+// what counts: at 96, rows of 192 bytes, it is 1.00.
 int promotion(const core::View& view, const RowExtents& extents) {
   bool whole_sectors = reinterpret_cast<std::uintptr_t>(view.data) % kSector == 0;
   auto expect = [&](std::int64_t size, std::int64_t stride) {

@@ -37,7 +37,8 @@ TEST(TensorMap, SizesOfOneNeedNoStride) {
   for (const std::uint64_t stride : spec.strides) EXPECT_EQ(stride, 80U);  // 66 bytes, rounded up
 }
 
-// 256 bytes at a time where all rows begin on 32 bytes. Each line breaks that by one of the four numbers that say where rows are.
+// 256 bytes at a time where all rows begin on 32 bytes. Each line breaks that by
+// one of the four numbers that say where rows are.
 TEST(TensorMap, LessIsFetchedAtATimeWhereRowsBeginWithinSectors) {
   alignas(32) static std::uint16_t numbers[16];
   auto promotion = [](const core::View& view, const RowExtents& extents = kExtents) {

@@ -178,134 +178,160 @@ class Pipeline {
     announce(-1);
   }
 
-  static void release(std::vector<Stage>& stages, Place& at) {
-    stages[at.slot()].empty.arrive();
-    ++at.count;
-  }
-  // Until the stage at a place, wherever that is by then, is full.
-  static Until full(const std::vector<Stage>& stages, const Place& at) {
-    return {[&] { return stages[at.slot()].full.complete(at.phase()); }};
-  }
+  // A computing warp group: its places in the rings, and what it checks at every step.
+  struct Computing {
+    Pipeline& p;
+    const int g;
+    Place q{static_cast<unsigned>(p.c_.q_stages)}, k{static_cast<unsigned>(p.c_.k_stages)},
+        v{static_cast<unsigned>(p.c_.v_stages)}, t{kTileSlots};
+    int job = -1, before = -1;
+    int last_tag = -1;  // whose P waits for its V
+
+    // Until the stage at a place, wherever that is by then, is full.
+    static Until full(const std::vector<Stage>& stages, const Place& at) {
+      return {[&] { return stages[at.slot()].full.complete(at.phase()); }};
+    }
+    Until k_full() const { return full(p.k_, k); }
+    Until v_full() const { return full(p.v_, v); }
+    Until tile_full() const { return full(p.tiles_, t); }
+    Until q_full() const {
+      return {[this] { return p.queries(q, g).full.complete(q.phase()); }};
+    }
+    Until my_turn() const {
+      return {[this] { return !p.c_.alternate || p.turns_[static_cast<std::size_t>(g)] > 0; }};
+    }
+    static Until later() {
+      return {[] { return true; }};
+    }
+
+    void begin_turn() { p.turns_[static_cast<std::size_t>(g)] -= p.c_.alternate; }
+    void pass_turn_to(std::size_t group) { p.wrong += p.c_.alternate && ++p.turns_[group] > 1; }
+    void pass_turn() { pass_turn_to(static_cast<std::size_t>(g + 1) % p.turns_.size()); }
+
+    void check(int found, int expected) { p.wrong += found != expected; }
+    void check_queries() { check(p.queries(q, g).tag, job); }
+    void check_keys(int step) { check(p.k_[k.slot()].tag, tag(static_cast<std::size_t>(job), step)); }
+    void check_values() { check(p.v_[v.slot()].tag, last_tag); }
+    // The tile before is still there when its output is stored.
+    void check_tile_before() { check(p.tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before); }
+
+    static void release(std::vector<Stage>& stages, Place& at) {
+      stages[at.slot()].empty.arrive();
+      ++at.count;
+    }
+    void release_keys() { release(p.k_, k); }
+    void release_values() { release(p.v_, v); }
+    void release_queries() { p.queries(q, g).empty.arrive(); }
+    // P of the last step has been multiplied by its V.
+    void finish_values() {
+      check_values(), ++p.multiplied;
+      release_values();
+    }
+  };
 
   Actor compute(int g) {
-    Place q{static_cast<unsigned>(c_.q_stages)}, k{static_cast<unsigned>(c_.k_stages)},
-        v{static_cast<unsigned>(c_.v_stages)}, t{kTileSlots};
+    Computing at{*this, g};
     const auto group = static_cast<std::size_t>(g);
     const bool overlap = c_.overlap_tiles();
-    int job = -1, before = -1;
-    Steps own;
-    auto check = [&](int found, int expected) { wrong += found != expected; };
-    auto pass = [&](std::size_t to) { wrong += c_.alternate && ++turns_[to] > 1; };
-    const std::size_t next = (group + 1) % turns_.size();
-    const Until my_turn{[&] { return !c_.alternate || turns_[group] > 0; }};
-    auto begin = [&] { turns_[group] -= c_.alternate; };
-    const Until k_full = full(k_, k), v_full = full(v_, v);
-    const Until q_full{[&] { return queries(q, g).full.complete(q.phase()); }};
-    const Until tile_full = full(tiles_, t);
-    const Until later{[] { return true; }};
+    const Until k_full = at.k_full(), v_full = at.v_full(), q_full = at.q_full();
+    const Until my_turn = at.my_turn(), tile_full = at.tile_full(), later = Computing::later();
 
-    if (c_.alternate && group + 1 == turns_.size()) pass(0);
+    if (c_.alternate && group + 1 == turns_.size()) at.pass_turn_to(0);
     bool first = true;
-    int last_tag = -1;  // whose P waits for its V
     while (true) {
       co_await tile_full;
-      before = job, job = tiles_[t.slot()].tag;
-      if (job < 0) break;
-      const Job& work = jobs_[static_cast<std::size_t>(job)];
-      own = work.own[group];
+      at.before = at.job, at.job = tiles_[at.t.slot()].tag;
+      if (at.job < 0) break;
+      const Job& work = jobs_[static_cast<std::size_t>(at.job)];
+      const Steps own = work.own[group];
       for (int skip = work.steps.top; skip > own.top; --skip) {
         co_await k_full;
         co_await my_turn;
-        begin(), pass(next);
-        release(k_, k);
+        at.begin_turn(), at.pass_turn();
+        at.release_keys();
       }
       if (!first && overlap) {  // change_tile
         co_await v_full;
         co_await my_turn;
-        begin();
-        check(v_[v.slot()].tag, last_tag);
+        at.begin_turn();
+        at.check_values();
         co_await q_full;
-        check(queries(q, g).tag, job);
+        at.check_queries();
         co_await k_full;
-        pass(next);
+        at.pass_turn();
         co_await later;
-        check(v_[v.slot()].tag, last_tag), ++multiplied;
-        release(v_, v);
-        check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);  // stores its output
+        at.finish_values();
+        at.check_tile_before();
       } else {
         co_await q_full;
-        check(queries(q, g).tag, job);
+        at.check_queries();
         co_await k_full;
         co_await my_turn;
-        begin(), pass(next);
+        at.begin_turn(), at.pass_turn();
         co_await later;
-        if (!first) check(tiles_[(t.slot() + kTileSlots - 1) % kTileSlots].tag, before);
+        if (!first) at.check_tile_before();
       }
       co_await later;
-      check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), own.top));
-      check(queries(q, g).tag, job);
-      release(k_, k);
-      if (own.top == own.bottom) queries(q, g).empty.arrive();
-      while (v.count + 1 != k.count) {
+      at.check_keys(own.top);
+      at.check_queries();
+      at.release_keys();
+      if (own.top == own.bottom) at.release_queries();
+      while (at.v.count + 1 != at.k.count) {
         co_await v_full;
-        release(v_, v);
+        at.release_values();
       }
-      last_tag = tag(static_cast<std::size_t>(job), own.top);
+      at.last_tag = tag(static_cast<std::size_t>(at.job), own.top);
       for (int step = own.top - 1; step >= own.bottom; --step) {
         co_await k_full;
         co_await my_turn;
-        begin();
-        check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), step));
+        at.begin_turn();
+        at.check_keys(step);
         co_await v_full;
-        check(v_[v.slot()].tag, last_tag);
-        pass(next);
+        at.check_values();
+        at.pass_turn();
         co_await later;
-        check(k_[k.slot()].tag, tag(static_cast<std::size_t>(job), step));
-        check(queries(q, g).tag, job);
-        release(k_, k);
-        if (step == own.bottom) queries(q, g).empty.arrive();
+        at.check_keys(step);
+        at.check_queries();
+        at.release_keys();
+        if (step == own.bottom) at.release_queries();
         co_await later;
-        check(v_[v.slot()].tag, last_tag), ++multiplied;
-        release(v_, v);
-        last_tag = tag(static_cast<std::size_t>(job), step);
+        at.finish_values();
+        at.last_tag = tag(static_cast<std::size_t>(at.job), step);
       }
-      ++q.count;
+      ++at.q.count;
       for (int skip = own.bottom; skip > work.steps.bottom; --skip) {
         co_await k_full;
         co_await my_turn;
-        begin(), pass(next);
-        release(k_, k);
+        at.begin_turn(), at.pass_turn();
+        at.release_keys();
       }
       if (!overlap) {  // last_values
         co_await v_full;
         co_await my_turn;
-        begin();
-        check(v_[v.slot()].tag, last_tag);
-        pass(next);
+        at.begin_turn();
+        at.check_values();
+        at.pass_turn();
         co_await later;
-        ++multiplied;
-        release(v_, v);
-        while (v.count != k.count) {
+        at.finish_values();
+        while (at.v.count != at.k.count) {
           co_await v_full;
-          release(v_, v);
+          at.release_values();
         }
       }
-      ++t.count;
+      ++at.t.count;
       first = false;
     }
     if (overlap && !first) {
       co_await v_full;
-      check(v_[v.slot()].tag, last_tag);
-      ++multiplied;
-      release(v_, v);
-      while (v.count != k.count) {
+      at.finish_values();
+      while (at.v.count != at.k.count) {
         co_await v_full;
-        release(v_, v);
+        at.release_values();
       }
     }
     if (c_.alternate && group == 0) {
       co_await my_turn;
-      begin();
+      at.begin_turn();
     }
   }
 
