@@ -343,8 +343,8 @@ TEST_P(SizesTest, EveryHeadDim) {
   }
 }
 
-// Shapes are where loops over tiles and rests of vectors go wrong, and fp64 leaves errors nowhere to
-// hide.
+// Shapes are where loops over tiles and rests of vectors go wrong, and fp64 leaves errors nowhere
+// to hide.
 TEST_P(SizesTest, TinyRandomProblemsInFp64) {
   const int count = scaled(10'000, 60, "tiny random problems:", 20);
   for (int seed = 1; seed <= count; ++seed) {
