@@ -174,7 +174,7 @@ class Consumer {
          WaitFor::scores_empty);
     if (careful && lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);
     store_scores();
-    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    ptx::fence_shared_for_engine();
     __syncwarp();
     ptx::arrive_if(lane() == 0, &shared_.scores_full[score_slot(0)]);
     if (careful) clear_queries(slot);

@@ -24,7 +24,6 @@ template <bool Visible>
 __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 2], float factor,
                                                         unsigned char* staged, const CUtensorMap& map,
                                                         const core::View& view) {
-  namespace cuda_ptx = ::cuda::ptx;
   const KeyTile& t = tile();
   const int first = ptx::opaque(group_ * kGroupRows + warp_ * 16), rows = uniform(t.keys) - first;
   const std::uint32_t to = ptx::shared_address(staged) + matrix_offset(kKeys, first, lane());
@@ -37,7 +36,7 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
     ptx::store_matrix(matrix_step(kKeys, to, j), words);
   }
   if (rows >= 16 || !a_.call.problem.packed) {  // a box ends with the tensor, but not with a packed sequence
-    cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
+    ptx::fence_shared_for_engine();
     __syncwarp();
     if (lane() == 0) {
 #pragma unroll
@@ -45,7 +44,7 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
         ptx::store_box(map, staged + panel * kKeys * kRowBytes + first * kRowBytes, panel * kPanel,
                        t.row + first, t.head, t.batch);
       }
-      cuda_ptx::cp_async_bulk_commit_group();
+      ptx::commit_stores();
     }
     return;
   }

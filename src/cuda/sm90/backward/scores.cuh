@@ -141,7 +141,7 @@ __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
   };
   clear(shared_.q[slot]);
   clear(shared_.grad_out[slot]);
-  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  ptx::fence_shared_for_engine();
   ptx::meet(kOwn + group_, kWarpGroup);
 }
 
@@ -189,8 +189,7 @@ __device__ __forceinline__ void Consumer<C>::begin_head(int head) {
   const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
   ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);  // the other warp writes the same
   own.stream = stream;
-  own.columns[lane / 8] =
-      dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
+  own.columns[lane / 8] = dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
   __syncwarp();
 }
 

@@ -185,7 +185,7 @@ class Consumer {
         ptx::store_shared(q + static_cast<std::uint32_t>(panel * kRows * kRowBytes + at), uint4{});
       }
     }
-    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    ptx::fence_shared_for_engine();
     ptx::meet(kOwn + group_, kWarpGroup);
   }
 

@@ -42,7 +42,6 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
   // Columns at a time.
   constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;
   const float(&normaliser)[2] = finish.normaliser;
-  namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
   const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, opaque_lane());
   std::uint32_t trace = 0;  // stays 0 as long as every output is finite
@@ -63,7 +62,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
     }
     const int rows = a_.p.packed ? uniform(t.rows) - first : 16;
     if (rows >= 16) {  // the copy engine stops at the end of the tensor, not of a packed sequence
-      cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
+      ptx::fence_shared_for_engine();
       __syncwarp();
       if (lane_ == 0) {
 #pragma unroll
@@ -71,7 +70,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
           ptx::store_box(a_.out, shared_.out + panel * kRows * kRowBytes + first * kRowBytes,
                          part + panel * C.panel(), t.row + first, t.head, t.batch);
         }
-        cuda_ptx::cp_async_bulk_commit_group();
+        ptx::commit_stores();
       }
     } else {
       __syncwarp();
@@ -198,7 +197,7 @@ __device__ __forceinline__ void Consumer<C>::repair() {
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
   if (shared_.non_finite == 0) return;
   if (lane_ == 0) ptx::wait_stores();
-  ::cuda::ptx::fence_proxy_async();
+  ptx::fence_for_engine();
   __threadfence();
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
 #pragma unroll 1

@@ -44,23 +44,22 @@ struct SharedMemory {
   // By one thread. A `full` barrier expects one arrival of the loader, and the bytes; an `empty`
   // barrier one arrival of each warp that reads the stage.
   __device__ void initialise() {
-    namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;
     for (int i = 0; i < C.q_stages * C.q_parts(); ++i) {
-      cuda_ptx::mbarrier_init(&q_full[0][i], 1);
-      cuda_ptx::mbarrier_init(&q_empty[0][i], kWarps / C.q_parts());
+      ptx::init_barrier(&q_full[0][i], 1);
+      ptx::init_barrier(&q_empty[0][i], kWarps / C.q_parts());
     }
     for (int i = 0; i < C.k_stages; ++i) {
-      cuda_ptx::mbarrier_init(&k_full[i], 1);
-      cuda_ptx::mbarrier_init(&k_empty[i], kWarps);
+      ptx::init_barrier(&k_full[i], 1);
+      ptx::init_barrier(&k_empty[i], kWarps);
     }
     for (int i = 0; i < C.v_stages; ++i) {
-      cuda_ptx::mbarrier_init(&v_full[i], 1);
-      cuda_ptx::mbarrier_init(&v_empty[i], kWarps);
+      ptx::init_barrier(&v_full[i], 1);
+      ptx::init_barrier(&v_empty[i], kWarps);
     }
-    for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
+    for (int i = 0; i < kTileSlots; ++i) ptx::init_barrier(&tile_full[i], 1);
     non_finite = 0;
-    cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
+    ptx::publish_barriers();
   }
 };
 
