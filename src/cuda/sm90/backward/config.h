@@ -29,13 +29,15 @@ struct Config {
   static constexpr int kQueryStages = 2;  // steps of Q, dO and statistics
   static constexpr int kScoreStages = 2;  // steps of dS
 
+  constexpr int element_bytes() const { return ptx::element_bytes(type); }
+  constexpr int panel() const { return panel_columns(element_bytes()); }
   constexpr int block_k() const { return kGroups * kGroupRows; }
   constexpr int threads() const { return (kGroups + 1) * kWarpGroup; }
   constexpr int warps() const { return 4 * kGroups; }  // that compute
   // One stage of K or V, of Q or dO, of dS, and of statistics (LSE and delta).
-  constexpr int key_bytes() const { return block_k() * head_dim * ptx::element_bytes(type); }
-  constexpr int query_bytes() const { return block_q * head_dim * ptx::element_bytes(type); }
-  constexpr int score_bytes() const { return block_q * block_k() * ptx::element_bytes(type); }
+  constexpr int key_bytes() const { return block_k() * head_dim * element_bytes(); }
+  constexpr int query_bytes() const { return block_q * head_dim * element_bytes(); }
+  constexpr int score_bytes() const { return block_q * block_k() * element_bytes(); }
   constexpr int statistics_bytes() const { return block_q * 2 * static_cast<int>(sizeof(float)); }
   // Two buffers with 16 bits of every lane, and a DropoutHead for every two warps.
   constexpr int dropout_bytes() const {

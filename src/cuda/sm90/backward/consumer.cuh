@@ -18,6 +18,7 @@ namespace tessera::cuda::sm90::backward {
 template <Config C>
 class Consumer {
   static_assert(valid(C));
+  using Number = ptx::Storage<C.type>;
   static constexpr int D = C.head_dim, kKeys = C.block_k(), kQueries = C.block_q;
   static constexpr int kParts = kQueries / kQueryBlock;  // of 64 queries, as in a block of statistics
   static constexpr unsigned kWarp = 0xFFFFFFFF;

@@ -40,8 +40,8 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
     __syncwarp();
     if (lane() == 0) {
 #pragma unroll
-      for (int panel = 0; panel < D / kPanel; ++panel) {
-        ptx::store_box(map, staged + panel * kKeys * kRowBytes + first * kRowBytes, panel * kPanel,
+      for (int panel = 0; panel < D / C.panel(); ++panel) {
+        ptx::store_box(map, staged + panel * kKeys * kRowBytes + first * kRowBytes, panel * C.panel(),
                        t.row + first, t.head, t.batch);
       }
       ptx::commit_stores();
@@ -53,11 +53,11 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
       static_cast<int>(&view == &a_.call.problem.grad_k ? a_.call.problem.qk_dim : a_.call.problem.v_dim);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    ptx::HalfBits* out = view.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row);
+    Number* out = view.template row<Number>(t.batch, t.head, t.row + first + row);
 #pragma unroll 1
     for (int column = lane(); column < columns; column += 32) {
-      out[column] =
-          ptx::load_shared_half(ptx::shared_address(staged) + element_offset(kKeys, first + row, column));
+      out[column] = ptx::load_element<Number>(ptx::shared_address(staged) +
+                                              element_offset(kKeys, first + row, column, C.element_bytes()));
     }
   }
 }

@@ -86,7 +86,7 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
   Arguments a{};
   CUtensorMap* const maps[6] = {&a.q, &a.k, &a.v, &a.grad_out, &a.grad_k, &a.grad_v};
   const std::array<Operand, 6> all = operands(c, p);
-  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i], p.dtype);
+  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i]);
   a.call = call;
   a.call.order = d.tiles;
   a.diagonals = core::diagonal_rule(p);

@@ -18,6 +18,7 @@ enum Barrier : int { kTurn = 1, kOwn = 5, kEveryone = 9 };
 template <Config C>
 class Consumer {
   static_assert(valid(C));
+  using Number = ptx::Storage<C.type>;
   static constexpr int kWidth = C.block_k, kRows = C.block_q();
   static constexpr bool kTwoBuffers = C.softmax == Softmax::two_buffers;
   static constexpr bool kSpeculates = C.softmax != Softmax::exact_maximum;

@@ -89,12 +89,11 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
   const int columns = min(C.store_columns, static_cast<int>(a_.p.v_dim) - first_column);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    ptx::HalfBits* out =
-        a_.p.out.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row) + first_column;
+    Number* out = a_.p.out.template row<Number>(t.batch, t.head, t.row + first + row) + first_column;
 #pragma unroll 1
     for (int column = lane_; column < columns; column += 32) {
-      out[column] = ptx::load_shared_half(ptx::shared_address(shared_.out) +
-                                          element_offset(kRows, first + row, column));
+      out[column] = ptx::load_element<Number>(ptx::shared_address(shared_.out) +
+                                              element_offset(kRows, first + row, column, C.element_bytes()));
     }
   }
   __syncwarp();
@@ -104,16 +103,18 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
 // only if the row sees it.
 template <Config C>
 class RepairedRow {
+  using Number = ptx::Storage<C.type>;
+
  public:
   __device__ RepairedRow(const Arguments& a, const core::ShortSequence& sequence, const TileIndex& at,
                          int row)
       : a_(a), lane_(static_cast<int>(threadIdx.x) % 32) {
     const auto head = static_cast<std::int64_t>(at.head), kv_head = std::int64_t{a.group.quotient(at.head)};
     const std::int64_t batch = sequence.tensor_batch;
-    q_ = a.p.q.row<const ptx::HalfBits>(batch, head, sequence.q_begin + row);
-    k_ = a.p.k.row<const ptx::HalfBits>(batch, kv_head, sequence.k_begin);
-    v_ = a.p.v.row<const ptx::HalfBits>(batch, kv_head, sequence.k_begin);
-    out_ = a.p.out.row<ptx::HalfBits>(batch, head, sequence.q_begin + row);
+    q_ = a.p.q.row<const Number>(batch, head, sequence.q_begin + row);
+    k_ = a.p.k.row<const Number>(batch, kv_head, sequence.k_begin);
+    v_ = a.p.v.row<const Number>(batch, kv_head, sequence.k_begin);
+    out_ = a.p.out.row<Number>(batch, head, sequence.q_begin + row);
     const core::Diagonals d = a.diagonals(sequence);
     begin_ = max(row + d.low, 0), end_ = min(row + d.high + 1, sequence.k_length);
   }
@@ -131,8 +132,7 @@ class RepairedRow {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const float out = (sum_ == 0 ? 0 : o_[i] / sum_) + beyond_[i];
-      if (lane_ + 32 * i < a_.p.v_dim)
-        out_[lane_ + 32 * i] = static_cast<ptx::HalfBits>(ptx::pack<C.type>(out, 0));
+      if (lane_ + 32 * i < a_.p.v_dim) out_[lane_ + 32 * i] = static_cast<Number>(ptx::pack<C.type>(out, 0));
     }
   }
 
@@ -140,7 +140,7 @@ class RepairedRow {
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   static constexpr int kColumns = C.v_dim / 32;  // of a lane
 
-  __device__ static float number(ptx::HalfBits bits) { return ptx::unpack<C.type>(bits).x; }
+  __device__ static float number(Number bits) { return ptx::unpack<C.type>(bits).x; }
   __device__ static bool non_finite(float x) { return !(fabsf(x) < INFINITY); }
 
   template <typename Combine>
@@ -154,7 +154,7 @@ class RepairedRow {
     const int key = first + lane_;
     float score = -INFINITY;
     if (key < end_) {
-      const ptx::HalfBits* k = k_ + key * a_.p.k.row_stride;
+      const Number* k = k_ + key * a_.p.k.row_stride;
       score = 0;
 #pragma unroll 1
       for (int d = 0; d < a_.p.qk_dim; ++d) score = fmaf(number(__ldg(q_ + d)), number(__ldg(k + d)), score);
@@ -168,7 +168,7 @@ class RepairedRow {
     for (int i = 0; i < kColumns; ++i) o_[i] *= factor;
 #pragma unroll 1
     for (int j = 0; j < 32 && first + j < end_; ++j) {
-      const ptx::HalfBits* v = v_ + (first + j) * a_.p.v.row_stride;
+      const Number* v = v_ + (first + j) * a_.p.v.row_stride;
       const float weight = __shfl_sync(kWarp, p, j);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -181,8 +181,8 @@ class RepairedRow {
 
   const Arguments& a_;
   const int lane_;
-  const ptx::HalfBits *q_, *k_, *v_;
-  ptx::HalfBits* out_;
+  const Number *q_, *k_, *v_;
+  Number* out_;
   int begin_, end_;
   float reference_ = -FLT_MAX, sum_ = 0;
   float o_[kColumns] = {}, beyond_[kColumns] = {};

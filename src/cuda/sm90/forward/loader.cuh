@@ -180,7 +180,7 @@ class Loader {
   __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                        int row, int head, int batch) {
     ptx::arrive_and_expect(full, Rows * Columns * C.element_bytes());
-    load_panels<Columns, Rows, Pitch, C.element_bytes()>(to, map, full, row, head, batch);
+    load_panels<C.element_bytes(), Columns, Rows, Pitch>(to, map, full, row, head, batch);
   }
 
   __device__ __forceinline__ void load_queries(const Tile& t) {
