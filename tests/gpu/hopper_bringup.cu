@@ -13,6 +13,7 @@
 #include "core/band.h"
 #include "core/base/float16.h"
 #include "core/philox.h"
+#include "cuda/common/host/device.h"
 #include "cuda/common/host/tensor_map.h"
 #include "cuda/common/tile/layout.h"
 #include "cuda/sm90/backward/kernel.cuh"
@@ -24,6 +25,7 @@
 
 namespace tessera::cuda::hopper {
 
+using namespace sm90;
 using namespace sm90::forward;
 using BackwardConfig = sm90::backward::Config;
 using BackwardInstance = sm90::backward::Instance;

@@ -61,12 +61,4 @@ const Caches& caches() noexcept {
   return found;
 }
 
-bool has_two_avx512_units() noexcept {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
-}
-
 }  // namespace tessera::cpu

@@ -216,7 +216,7 @@ class ForwardTile {
   HWY_INLINE void multiply_qk(const core::Interval& keys, const KeyRange<A>& range, std::int64_t lane,
                               A* maximum) {
     const A* k = range.k + (keys.begin - range.keys.begin) * range.k_row;
-    for_each_row_block(keys.length(), [&](auto rows, std::int64_t r) HWY_ATTR {
+    for_each_row_block<kRowsOf<Vectors>>(keys.length(), [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
       next_queries_.next();
       score_rows<kCount, Vectors, Track>(k + r * range.k_row, range.k_row, t_.q + lane,
@@ -228,7 +228,7 @@ class ForwardTile {
   HWY_NOINLINE void score_rows(const A* k, std::int64_t k_row, const A* q, A* s, A* maximum) {
     const Tag<A> d;
     TESSERA_BLOCK(A, sum, Count, Vectors);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::Zero(d);
@@ -237,7 +237,7 @@ class ForwardTile {
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       Vector<A> largest = hn::LoadU(d, maximum + v * lanes<A>());
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < Count; ++r) {
         hn::StoreU(sum[r][v], d, s + (r * Vectors + v) * lanes<A>());
         largest = hn::Max(sum[r][v], largest);
@@ -304,7 +304,7 @@ class ForwardTile {
   HWY_INLINE void multiply_pv(const core::Interval& keys, const KeyRange<A>& range, std::int64_t lane,
                               const A* alpha) {
     const A* v = range.v + (keys.begin - range.keys.begin) * range.v_row;
-    for_each_row_block(p_.v_dim, [&](auto rows, std::int64_t c) HWY_ATTR {
+    for_each_row_block<kRowsOf<Vectors>>(p_.v_dim, [&](auto rows, std::int64_t c) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
       outputs_.next();
       value_rows<kCount, Vectors, SkipZeros>(v + c, range.v_row, keys.length(), state_.o + c * width_ + lane,
@@ -316,7 +316,7 @@ class ForwardTile {
   HWY_NOINLINE void value_rows(const A* v, std::int64_t v_row, std::int64_t count, A* o, const A* alpha) {
     const Tag<A> d;
     TESSERA_BLOCK(A, sum, Count, Vectors);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
       for (int x = 0; x < Vectors; ++x) sum[r][x] = hn::Zero(d);
@@ -337,7 +337,7 @@ class ForwardTile {
 #pragma GCC unroll 8
     for (int x = 0; x < Vectors; ++x) {
       const Vector<A> factor = alpha == nullptr ? hn::Set(d, A{1}) : hn::LoadU(d, alpha + x * lanes<A>());
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < Count; ++r) {
         A* to = o + r * width_ + x * lanes<A>();
         hn::StoreU(hn::MulAdd(hn::LoadU(d, to), factor, sum[r][x]), d, to);

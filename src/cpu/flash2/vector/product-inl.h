@@ -31,6 +31,11 @@ inline constexpr int kRows = 4;
 inline constexpr int kVectors = 2;
 #endif
 
+// Rows of a register block that is fewer vectors wide: as many accumulators. Four alone would wait
+// for each other: a multiply-add takes four cycles, and a CPU starts one or two in each.
+template <int Vectors>
+inline constexpr int kRowsOf = kRows * (Vectors < kVectors ? kVectors / Vectors : 1);
+
 // How often the loop of `multiply` is unrolled. With eight, a CPU predicts the end of the loop at
 // head_dim 128 and begins with the next block meanwhile. Measured with AVX-512
 // (docs/notebook/cpu.md); elsewhere it gains nothing.
@@ -50,7 +55,7 @@ HWY_INLINE void multiply(Block<A, Rows, Vectors>& accumulator, const A* HWY_REST
     TESSERA_LINE(A, line, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) line[v] = hn::LoadU(d, b + v * lanes<A>());
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
       const Vector<A> factor = hn::Set(d, W == Walk::rows ? a[r * a_stride] : a[r]);
 #pragma GCC unroll 8
