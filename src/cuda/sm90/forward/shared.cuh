@@ -1,6 +1,8 @@
 // The shared memory of a Hopper forward kernel.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/common/ptx/async.cuh"
@@ -12,6 +14,11 @@ namespace tessera::cuda::sm90::forward {
 
 // What a thread may wait for: the report of a wait that gives up holds its number.
 enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
+inline constexpr std::array kWaitNames{
+    "a tile",     "Q to arrive", "room for Q", "K to arrive",
+    "room for K", "V to arrive", "room for V", "the tile counter",
+};
+static_assert(kWaitNames.size() == static_cast<std::size_t>(WaitFor::launch) + 1);
 
 // A tile as the loader announces it to the computing warp groups. Its first row sees keys [low,
 // high] of the sequence.
