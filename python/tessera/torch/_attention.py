@@ -10,7 +10,7 @@ from torch.autograd import forward_ad, profiler
 from torch.nn.attention.bias import CausalBias
 
 from tessera import _core
-from tessera._arguments import core_options, describe, takes_options, two_integers
+from tessera._arguments import call_arguments, core_options, describe, takes_options, two_integers
 from tessera._attention import _heads, _layout, _pair
 from tessera._core import BlockMask
 from tessera._types import Layout
@@ -109,10 +109,11 @@ def attention(
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[str, Any], *,
-           block_mask: BlockMask | None = None, layout: int = _core.SEQUENCE_FIRST, alibi: Tensor | None = None,
-           lengths_q: Tensor | None = None, lengths_k: Tensor | None = None, max_q: int = 0, max_k: int = 0,
-           dropout_state: Tensor | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-    """``attention`` after its arguments have been converted: tensors on the device of q, and the table's options."""
+           block_mask: BlockMask | None = None, return_lse: bool = False, **call: Any
+           ) -> Tensor | tuple[Tensor, Tensor]:
+    """``attention`` after its arguments have been converted: tensors on the device of q, the table's options and, in
+    ``call``, the arguments of its table CALL."""
+    call = call_arguments(call)
     if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     if not _is_eager(q, k, v, bias):
@@ -122,11 +123,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[s
             _check_tensors(q=q, k=k, v=v, bias=bias)
             core_options(options, block_mask)  # its error texts are better than those of the operator's schema
         key = None if block_mask is None else _operators.mask_key(block_mask)
-        out, lse = torch.ops.tessera.forward(q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state, max_q, max_k,
-                                             layout, *describe(options), key)
+        out, lse = torch.ops.tessera.forward(q, k, v, bias, *call.values(), *describe(options), key)
         return (out, lse) if return_lse else out
-    inputs = _calls.Inputs(core_options(options, block_mask), layout, max_q, max_k, alibi, lengths_q, lengths_k,
-                           dropout_state)
+    inputs = _calls.Inputs(core_options(options, block_mask), call)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (bias is not None and bias.requires_grad)):
         return _operators.Attention.apply(inputs, return_lse, q, k, v, bias)
