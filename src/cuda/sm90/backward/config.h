@@ -18,7 +18,7 @@ struct Config {
   int head_dim = 64;  // 64 or 128, of q, k and v; columns that the problem does not have arrive as zero
   int block_q = 128;  // queries in a step; warp groups divide dQ by queries (128) or by columns (64)
   bool dropout = false;
-  bool turns = true;  // warp groups take turns to issue their products
+  bool alternate = true;  // warp groups take turns to issue their products
   int registers = 240, loader_registers = 24;
   bool bounded_waits = false;  // for tests: a wait that takes too long ends the kernel and reports itself
   ptx::Half16 type = ptx::Half16::bf16;
@@ -66,7 +66,7 @@ struct Arguments {
   // The order is that of the tiles of keys. The ticket counts the tiles taken beyond the first of
   // each thread block.
   BackwardCall call;
-  core::DiagonalRule diagonals;
+  DiagonalRule diagonals;
   std::uint32_t* report;  // bounded waits: 4 words that the host can read
 };
 

@@ -31,7 +31,7 @@ class Consumer {
       : a_(a), shared_(shared), group_(group), warp_(warp) {}
 
   __device__ __forceinline__ void run() {
-    if (C.turns && group_ == 1) ptx::pass(kTurn, 2 * kWarpGroup);
+    if (C.alternate && group_ == 1) ptx::pass(kTurn, 2 * kWarpGroup);
 #pragma unroll 1
     while (next_tile()) {
       wait(&shared_.keys_full[key_slot()], tiles_.count() / C.kKeyStages & 1, WaitFor::keys_full);
@@ -49,7 +49,7 @@ class Consumer {
         finalize<false>();
       }
     }
-    if (C.turns && group_ == 0) ptx::meet(kTurn, 2 * kWarpGroup);
+    if (C.alternate && group_ == 0) ptx::meet(kTurn, 2 * kWarpGroup);
     if (lane() == 0) ptx::wait_stores_read();
   }
 
@@ -117,10 +117,10 @@ class Consumer {
   // The products from the end of one softmax to the scores for the next are a turn. The warp groups
   // take turns, so that the softmax of one overlaps the products of the other.
   __device__ __forceinline__ void begin_turn() {
-    if constexpr (C.turns) ptx::meet(kTurn + group_, 2 * kWarpGroup);
+    if constexpr (C.alternate) ptx::meet(kTurn + group_, 2 * kWarpGroup);
   }
   __device__ __forceinline__ void end_turn() {
-    if constexpr (C.turns) ptx::pass(kTurn + 1 - group_, 2 * kWarpGroup);
+    if constexpr (C.alternate) ptx::pass(kTurn + 1 - group_, 2 * kWarpGroup);
   }
 
   // --- a step ---

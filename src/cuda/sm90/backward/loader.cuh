@@ -41,7 +41,7 @@ class Loader {
   __device__ __forceinline__ bool find(std::uint32_t index) {
     const core::Problem& p = a_.call.problem;
     const auto task = a_.call.order[index];
-    const core::ShortSequence s = core::short_sequence(p, static_cast<int>(task.sequence));
+    const ShortSequence s = short_sequence(p, static_cast<int>(task.sequence));
     const int key = static_cast<int>(task.tile) * C.block_k();
     if (key >= s.k_length) return false;
     static_cast<TileQueries&>(tile_) =

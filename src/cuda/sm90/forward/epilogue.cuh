@@ -106,8 +106,7 @@ class RepairedRow {
   using Number = ptx::Storage<C.type>;
 
  public:
-  __device__ RepairedRow(const Arguments& a, const core::ShortSequence& sequence, const TileIndex& at,
-                         int row)
+  __device__ RepairedRow(const Arguments& a, const ShortSequence& sequence, const TileIndex& at, int row)
       : a_(a), lane_(static_cast<int>(threadIdx.x) % 32) {
     const auto head = static_cast<std::int64_t>(at.head), kv_head = std::int64_t{a.group.quotient(at.head)};
     const std::int64_t batch = sequence.tensor_batch;
@@ -115,7 +114,7 @@ class RepairedRow {
     k_ = a.p.k.row<const Number>(batch, kv_head, sequence.k_begin);
     v_ = a.p.v.row<const Number>(batch, kv_head, sequence.k_begin);
     out_ = a.p.out.row<Number>(batch, head, sequence.q_begin + row);
-    const core::Diagonals d = a.diagonals(sequence);
+    const Diagonals d = a.diagonals(sequence);
     begin_ = max(row + d.low, 0), end_ = min(row + d.high + 1, sequence.k_length);
   }
 
@@ -205,7 +204,7 @@ __device__ __forceinline__ void Consumer<C>::repair() {
     TileIndex at;
     if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), LengthsOf<C>{a_}, at);
     else at = a_.schedule[static_cast<std::uint32_t>(index)];
-    const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
+    const ShortSequence sequence = short_sequence(a_.p, static_cast<int>(at.sequence));
     const int first = static_cast<int>(at.tile) * kRows, last = min(first + kRows, sequence.q_length);
 #pragma unroll 1
     for (int row = first + group_ * 4 + warp_; row < last; row += C.warp_groups * 4) {

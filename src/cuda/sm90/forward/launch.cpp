@@ -104,7 +104,7 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
   for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i]);
   a.p = p;
   a.schedule = d.schedule;
-  a.diagonals = core::diagonal_rule(p);
+  a.diagonals = diagonal_rule(p);
   a.group = Divider(static_cast<std::uint32_t>(p.group()));
   a.scale_log2 = ScoreFeatures::of(p).scale_log2;
   a.speculate = d.speculate;
