@@ -90,7 +90,7 @@ class Call {
   }
 
   // An array that becomes a bare pointer must be on the device of q.
-  const Array& borrow_becall_q(const char* name, nb::handle object) {
+  const Array& borrow_beside_q(const char* name, nb::handle object) {
     const Array& array = borrow(name, object);
     const Device q = arrays_.front()->device();
     if (array.device() != q) {
@@ -111,8 +111,8 @@ class Call {
       refuse("only one of lengths_q and lengths_k is given; pass both");
     }
     constexpr dlpack::Type int32{dlpack::kInt, 32, 1};
-    const auto q = borrow_becall_q("lengths_q", call_.lengths_q).flat<std::int32_t>(int32);
-    const auto k = borrow_becall_q("lengths_k", call_.lengths_k).flat<std::int32_t>(int32);
+    const auto q = borrow_beside_q("lengths_q", call_.lengths_q).flat<std::int32_t>(int32);
+    const auto k = borrow_beside_q("lengths_k", call_.lengths_k).flat<std::int32_t>(int32);
     if (q.empty() || q.size() != k.size()) {
       refuse("lengths_q has " + std::to_string(q.size()) + " entries and lengths_k " +
              std::to_string(k.size()) + "; both must have one more than there are sequences");
@@ -126,7 +126,7 @@ class Call {
 
   void take_alibi(const Tensor& q) {
     if (call_.alibi.is_none()) return;
-    const Array& array = borrow_becall_q("alibi", call_.alibi);
+    const Array& array = borrow_beside_q("alibi", call_.alibi);
     const dlpack::Tensor& view = array.view();
     if (view.dtype.code != dlpack::kFloat || view.dtype.bits != 32) {
       refuse("alibi.dtype is " + array.dtype_name() + "; it must be float32");
@@ -154,7 +154,7 @@ class Call {
     attention_.dropout.seed = bits64("seed", call_.seed);
     attention_.dropout.offset = bits64("offset", call_.offset);
     if (call_.dropout_state.is_none()) return;
-    const auto state = borrow_becall_q("dropout_state", call_.dropout_state)
+    const auto state = borrow_beside_q("dropout_state", call_.dropout_state)
                            .flat<std::uint64_t>({dlpack::kUInt, 64, 1}, dlpack::Type{dlpack::kInt, 64, 1});
     if (state.size() != 2) {
       refuse("dropout_state has " + std::to_string(state.size()) +

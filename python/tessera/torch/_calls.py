@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
     """What a call takes besides q, k, v and bias. Forward and backward of a call share it."""
 
     options: _core.Options
-    call: dict[str, Any]  # by the table CALL of tessera._arguments
+    call: dict[str, Any]  # by the table CALL of tessera._arguments; always with the layout
 
 
 def empty_rows(like: Tensor) -> Tensor:

@@ -12,7 +12,16 @@ import torch
 from torch.utils import _pytree
 
 from tessera import _core
-from tessera._arguments import CALL, CALL_SCHEMA, CALL_TENSORS, SCHEMA, Description, core_options, description_of
+from tessera._arguments import (
+    CALL,
+    CALL_SCHEMA,
+    CALL_TENSORS,
+    SCHEMA,
+    Description,
+    call_arguments,
+    core_options,
+    description_of,
+)
 from tessera.torch import _calls
 
 _INPUTS = f"Tensor q, Tensor k, Tensor v, Tensor? bias, {CALL_SCHEMA}, {SCHEMA}, str? block_mask"
@@ -54,7 +63,7 @@ class Attention(torch.autograd.function._SingleLevelFunction):
         inputs = ctx.inputs
         if torch.compiler.is_compiling():  # compiled autograd, which traces operators only
             grads = torch.ops.tessera.backward(
-                grad_out, grad_lse, out, lse, list(needs), q, k, v, bias, *inputs.call.values(),
+                grad_out, grad_lse, out, lse, list(needs), q, k, v, bias, *call_arguments(inputs.call).values(),
                 *_words(inputs.options))
             grads = [grad if needed else None for grad, needed in zip(grads, needs)]
         elif torch.is_grad_enabled():  # create_graph

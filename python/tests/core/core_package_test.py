@@ -17,7 +17,7 @@ import pytest
 
 import tessera
 from tessera import _core
-from tessera._arguments import TABLE, Description, core_options, description_of
+from tessera._arguments import CALL, TABLE, Description, call_arguments, core_options, description_of
 from tessera._command import invocation
 
 
@@ -66,6 +66,16 @@ def test_stubs_name_the_keywords_of_the_tables():
     options = next(node for node in functions["Options"].body if getattr(node, "name", "") == "__init__")
     assert sorted(parameters(options)[1:]) == sorted(accepted(_core.Options))
     assert sorted(parameters(functions["plan"])[1:]) == sorted(accepted(_core.plan, _core.Options()))
+
+
+def test_call_arguments_are_those_of_the_extension():
+    """A call passes the table CALL on to both functions, with the same defaults for what is not given."""
+    functions = {node.name: node for node in stub().body if isinstance(node, ast.FunctionDef)}
+    for name in ("forward", "backward"):
+        assert set(CALL) <= set(parameters(functions[name]))
+    assert list(call_arguments({"max_q": 3})) == list(CALL) and call_arguments({"max_q": 3})["max_q"] == 3
+    with pytest.raises(TypeError, match="unknown argument 'slopes'; a call takes alibi, "):
+        call_arguments({"slopes": None})
 
 
 def test_stubs_are_true():
