@@ -4,6 +4,7 @@ A row is a dictionary: one measured cell and what was derived from it. A bar rea
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -14,6 +15,19 @@ from dataclasses import dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIRECTIONS = ("forward", "backward")
+
+
+def load_compare():
+    """The harness of the lab, from its file: the package need not be installed for the benchmarks."""
+    path = ROOT / "python/tessera/lab/compare.py"
+    spec = importlib.util.spec_from_file_location("tessera_lab_compare", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+compare = load_compare()
+
 STATES = {True: "met", False: "MISSED", None: "not measured"}
 
 # --- bars

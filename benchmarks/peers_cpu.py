@@ -1,6 +1,6 @@
 """Tessera against PyTorch's scaled_dot_product_attention (flash backend) on the CPU, and against the machine.
 
-Both work on the same buffers with the same number of threads and are called in turn; medians count. Every result
+Both work on the same buffers with the same number of threads and their calls are interleaved; medians count. Every result
 of Tessera is compared with PyTorch's first, so that a wrong one cannot win. Speeds are also shares of what
 `tessera peak` measures before and after: of the two measurements the larger one counts, so that a ceiling that
 sank in between flatters nobody. GFLOP/s follow FlashAttention's convention: 4 B H N N D forward, half of that for
@@ -29,7 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from cpu_bars import BARS
-from judging import DIRECTIONS, ROOT, Sheet, commit, conclude, judge_all, listed
+from judging import DIRECTIONS, ROOT, Sheet, commit, compare, conclude, judge_all, listed
 from tessera_capi import BACKWARD, Tessera
 
 # --- cells
@@ -52,36 +52,19 @@ MEASURED = ("ratio", "fraction", "tessera_seconds", "tessera_gflops", "sparse_co
 SECONDS = 0.5  # of calls per cell and side
 LONG_CALL = 1.0  # seconds; longer calls are measured twice only
 STEADY = 0.95  # the ceilings before and after should differ by no more
-PAUSE = 0.015  # seconds between calls: OpenMP's threads spin for a while after theirs
 
 # --- measuring
 #   ----------------------------------------------------------------------------------------
 
 
-def timed(call, pause=PAUSE):
-    """Seconds, and what the call returned."""
-    time.sleep(pause)
-    start = time.perf_counter()
-    result = call()
-    return time.perf_counter() - start, result
-
-
-def interleave(calls, seconds, pause=PAUSE):
-    """The median time of each call, and what each returned last. They are called in turn; the first calls do not count
-    (PyTorch's first backward of a process takes half a second more). Of long calls two others do."""
-    slowest = max(timed(call, pause)[0] for call in calls)
-    times, results = [[] for _ in calls], [None] * len(calls)
-    for _ in range(2 if slowest > LONG_CALL else max(3, min(15, round(seconds / slowest)))):
-        for index, call in enumerate(calls):
-            taken, results[index] = timed(call, pause)
-            times[index].append(taken)
-    return [statistics.median(taken) for taken in times], results
-
-
-def poison(*tensors):
-    """So that results which were never written are seen."""
-    for tensor in tensors:
-        tensor.fill_(math.nan)
+def interleave(calls, seconds, pause=compare.PAUSE):
+    """The median time of each call, and what each returned last. The first calls do not count (PyTorch's first backward of
+    a process takes half a second more). Of long calls two others do."""
+    named, clock = dict(enumerate(calls)), compare.WallClock(lambda: time.sleep(pause))
+    slowest = compare.rehearse(named, clock)
+    most = 2 if slowest > LONG_CALL else max(3, min(15, round(seconds / slowest)))
+    times, results = compare.interleave(named, clock, lambda rounds, _: rounds >= most)
+    return [statistics.median(times[index]) for index in named], [results[index] for index in named]
 
 
 def difference(pairs):
@@ -189,7 +172,7 @@ class Benchmark:
                     theirs = scaled_dot_product_attention(*leaves, is_causal=causal)
                 how = {"causal": causal, "threads": threads}
                 gradients = (grad_q, grad_k, grad_v)
-                poison(out, lse, *gradients)
+                compare.poison(out, lse, *gradients)
                 forward = self.tessera.forward(q, k, v, out, lse, **how)
                 backward = self.tessera.backward(q, k, v, out, lse, grad_out, *gradients, **how)
 
@@ -266,7 +249,7 @@ class Benchmark:
             for direction in self.options.directions:
                 # The sparse call comes last in a round, so that its results are those compared
                 # below. (Dense backward gets the output of sparse forward, which is the same work.)
-                poison(out, lse, grad_q, grad_k, grad_v)
+                compare.poison(out, lse, grad_q, grad_k, grad_v)
                 calls = []
                 for block_mask in (None, mask):
                     how = {"threads": threads, "block_mask": block_mask}
@@ -296,7 +279,7 @@ class Benchmark:
         cache_bytes = 2 * k.numel() * k.element_size()
         for threads in self.options.threads:
             torch.set_num_threads(threads)
-            poison(out)
+            compare.poison(out)
             ours = self.tessera.forward(q, k, v, out, lse, threads=threads)
             rates, readings = [], [self.machine.reading(threads)]
             for _ in range(DECODE_ROUNDS):
@@ -305,7 +288,7 @@ class Benchmark:
             shares = [rate / (a + b) * 2 for rate, a, b in zip(rates, readings, readings[1:])]
             with torch.inference_mode():
                 for _ in range(2):  # it may take seconds, and is no bar
-                    seconds, theirs = timed(lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True), pause=0)
+                    seconds, theirs = compare.WallClock().start(lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True))
                 torch_rate = cache_bytes / seconds / 1e9
             rate, reading = statistics.median(rates), statistics.median(readings)
             row = {

@@ -34,7 +34,7 @@ except ImportError as error:
 
 import gpu_bars as cells
 import hopper_bars
-from judging import DIRECTIONS, ROOT, Sheet, commit, conclude, judge_all, listed
+from judging import DIRECTIONS, ROOT, Sheet, commit, compare, conclude, judge_all, listed
 from tessera_capi import Tessera
 
 # Largest difference of a row, as a share of that row or of the median row, whichever is larger.
@@ -116,28 +116,26 @@ class Pool:
 class Stopwatch:
     def __init__(self, gpu, seconds):
         self.gpu, self.seconds, self.clocks = gpu, seconds, []
-        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
-
-    def start(self, call):
-        """Queues a call between two events."""
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.flush.zero_()
-        begin.record()
-        call()
-        end.record()
-        return begin, end
+        self.flush = compare.CacheFlush("cuda", least=FLUSH_BYTES)
 
     def medians(self, calls):
-        """Milliseconds of each call; they are called in turn."""
-        rehearsal = [self.start(call) for call in calls]
-        torch.cuda.synchronize()
-        slowest = max(begin.elapsed_time(end) for begin, end in rehearsal) / 1000
+        """Milliseconds of each call; they are interleaved."""
+        named, clock = dict(enumerate(calls)), compare.EventClock(self.flush)
+        slowest = compare.rehearse(named, clock)
         least, most = ROUNDS
         rounds = max(least, min(most, round(self.seconds / slowest)))
-        events = [[self.start(call) for call in calls] for _ in range(rounds)]
-        self.clocks.append(self.gpu.clock())
-        torch.cuda.synchronize()
-        return [statistics.median(begin.elapsed_time(end) for begin, end in column) for column in zip(*events)]
+        return self.measured(named, clock, rounds)
+
+    def measured(self, named, clock, rounds):
+        """The medians of so many rounds."""
+
+        def enough(done, _):
+            if done == rounds:
+                self.clocks.append(self.gpu.clock())  # while the GPU works
+            return done == rounds
+
+        times, _ = compare.interleave(named, clock, enough)
+        return [1000 * statistics.median(taken) for taken in times.values()]
 
 
 # --- cells
@@ -186,9 +184,7 @@ class Problem:
         self.lse = torch.empty(size[:3], device="cuda")
 
     def poison(self):
-        """So that results which were never written are seen."""
-        for tensor in (self.out, self.lse, *self.gradients):
-            tensor.fill_(math.nan)
+        compare.poison(self.out, self.lse, *self.gradients)
 
     def results(self, direction):
         return [self.out] if direction == "forward" else self.gradients

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend
 
 import gpu_bars as cells
 import hopper_bars
+from judging import compare
 from peers_gpu import LAZY, RAMPS, Benchmark, Problem, ramp_inputs, relative_errors
 
 FLASH3 = 4  # TSR_FLASH3
@@ -47,27 +48,17 @@ class HopperBenchmark(Benchmark):
         call, error = problem.checked("forward", theirs, algorithm=FLASH3, **options)
         return call, {"error": error, "kernel": call.plan()["kernel"]}
 
-    def timed(self, call):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.stopwatch.flush[:FLUSH_BYTES].zero_()
-        begin.record()
-        call()
-        end.record()
-        return begin, end
-
     def repeated(self, calls):
-        """Median milliseconds of each call; they are called in turn."""
-        events = [self.timed(call) for call in calls]
-        torch.cuda.synchronize()
-        each = sum(begin.elapsed_time(end) + FLUSH_MS for begin, end in events)
+        """Median milliseconds of each call; they are interleaved."""
+        named = dict(enumerate(calls))
+        clock = compare.EventClock(lambda: self.stopwatch.flush.memory[:FLUSH_BYTES].zero_())
+        started = [clock.start(call)[0] for call in calls]
+        each = sum(1000 * seconds + FLUSH_MS for seconds in clock.read(started))
         for _ in range(max(1, int(WARM_UP_MS / each))):
             for call in calls:
-                self.timed(call)
+                clock.start(call)
         rounds = max(3, int(MEASURE_MS * len(calls) / each / (2 if self.options.quick else 1)))
-        events = [[self.timed(call) for call in calls] for _ in range(rounds)]
-        self.stopwatch.clocks.append(self.gpu.clock())
-        torch.cuda.synchronize()
-        return [statistics.median(begin.elapsed_time(end) for begin, end in column) for column in zip(*events)]
+        return self.stopwatch.measured(named, clock, rounds)
 
     def alone(self, calls):
         """Milliseconds of each call; one after the other has the GPU for itself."""

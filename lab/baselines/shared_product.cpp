@@ -44,7 +44,7 @@ std::size_t product_workspace_bytes(Device device) {
 void multiply(const SharedProduct& p, Device device, const Execution& execution, void* workspace) {
   if (device.type == DeviceType::cpu) return multiply_on_cpu(p);
   const cuda::DeviceScope scope(device.index);
-  const cuda::Cublas cublas(device.index, execution.stream, workspace, product_workspace_bytes(device));
+  const cuda::Cublas cublas(execution.stream, workspace, product_workspace_bytes(device));
   auto matrix = [&](const void* data, std::int64_t row_stride, std::int64_t stride) {
     return cuda::BatchedMatrix{const_cast<void*>(data), p.dtype, row_stride, {stride, 0, 0}};
   };

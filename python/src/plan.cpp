@@ -17,28 +17,63 @@ namespace {
 
 using namespace nb::literals;
 
-Plan plan_for(const Options& options, nb::handle batch, nb::handle q_length, nb::handle k_length,
-              nb::handle q_heads, nb::handle kv_heads, nb::handle qk_dim, nb::handle v_dim, nb::handle dtype,
-              nb::handle lse, bool bias, bool alibi, nb::handle packed, nb::handle device,
-              nb::handle direction, nb::handle threads) {
+// What a plan is for, besides the options.
+struct Request {
+  Shapes shapes{};
+  bool alibi = false, packed = false;
+  Device device{};
+  Direction direction = Direction::forward;
+  int threads = 0;
+};
+
+// Every argument of `plan`, once: its name in Python and its place.
+template <typename Visit>
+void for_each_argument(Request& r, Visit&& visit) {
+  visit("batch", r.shapes.batch);
+  visit("q_length", r.shapes.q_length);
+  visit("k_length", r.shapes.k_length);
+  visit("q_heads", r.shapes.q_heads);
+  visit("kv_heads", r.shapes.kv_heads);
+  visit("qk_dim", r.shapes.qk_dim);
+  visit("v_dim", r.shapes.v_dim);
+  visit("dtype", r.shapes.dtype);
+  visit("return_lse", r.shapes.lse);
+  visit("bias", r.shapes.bias);
+  visit("alibi", r.alibi);
+  visit("packed", r.packed);
+  visit("device", r.device);
+  visit("direction", r.direction);
+  visit("threads", r.threads);
+}
+
+void read(const char* name, nb::handle value, std::int64_t& field) { field = integer(name, value); }
+void read(const char* name, nb::handle value, bool& field) { field = truth(name, value); }
+void read(const char* name, nb::handle value, DType& field) { field = dtype_of(word(name, value)); }
+void read(const char* name, nb::handle value, Device& field) { field = device_of(word(name, value)); }
+void read(const char* name, nb::handle value, Direction& field) { field = direction_of(word(name, value)); }
+void read(const char* /*name*/, nb::handle value, int& field) { field = thread_count(value); }
+
+Plan plan_for(const Options& options, const nb::kwargs& arguments) {
+  Request request;
+  std::size_t known = 0;
+  std::string names;
+  for_each_argument(request, [&](const char* name, auto& field) {
+    names += (names.empty() ? "" : ", ") + std::string(name);
+    if (!arguments.contains(name)) return;
+    read(name, nb::object(arguments[name]), field);
+    ++known;
+  });
+  if (known != arguments.size()) {
+    throw nb::type_error(("plan has an unknown argument; it takes " + names).c_str());
+  }
   Attention attention = options.attention;
   static constexpr float slope = 0;  // a plan asks whether there are slopes, and reads none
-  if (alibi) attention.alibi.slopes = &slope;
-  const Shapes shapes{.batch = integer("batch", batch),
-                      .q_length = integer("q_length", q_length),
-                      .k_length = integer("k_length", k_length),
-                      .q_heads = integer("q_heads", q_heads),
-                      .kv_heads = integer("kv_heads", kv_heads),
-                      .qk_dim = integer("qk_dim", qk_dim),
-                      .v_dim = integer("v_dim", v_dim),
-                      .dtype = dtype_of(word("dtype", dtype)),
-                      .lse = truth("return_lse", lse),
-                      .bias = bias};
-  if (truth("packed", packed)) {
+  if (request.alibi) attention.alibi.slopes = &slope;
+  const Shapes& shapes = request.shapes;
+  if (request.packed) {
     attention.mask.lengths = {.count = shapes.batch, .max_q = shapes.q_length, .max_k = shapes.k_length};
   }
-  return plan(attention, shapes, device_of(word("device", device)),
-              direction_of(word("direction", direction)), {.threads = thread_count(threads)});
+  return plan(attention, shapes, request.device, request.direction, {.threads = request.threads});
 }
 
 nb::list rejected(const Plan& plan) {
@@ -99,11 +134,7 @@ void add_plan(nb::module_& module) {
       .def("__str__", [](const Plan& p) { return to_string(p); })
       .def("__repr__", [](const Plan& p) { return "<Plan " + p.kernel + " " + name(p.direction) + ">"; });
 
-  module.def("plan", &plan_for, "options"_a, nb::kw_only(), "batch"_a.none() = 1, "q_length"_a.none(),
-             "k_length"_a.none(), "q_heads"_a.none() = 1, "kv_heads"_a.none() = 0, "qk_dim"_a.none() = 64,
-             "v_dim"_a.none() = 0, "dtype"_a.none() = "fp32", "lse"_a.none() = true, "bias"_a = false,
-             "alibi"_a = false, "packed"_a.none() = false, "device"_a.none() = "cpu",
-             "direction"_a.none() = "forward", "threads"_a.none() = 0,
+  module.def("plan", &plan_for, "options"_a, "arguments"_a,
              "The plan that forward or backward would follow.");
   module.def(
       "alibi_slopes", [](nb::handle heads) { return alibi_slopes(integer("heads", heads)); },

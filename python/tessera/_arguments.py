@@ -56,6 +56,37 @@ SCHEMA = ", ".join(f"{option.schema} {name}" for name, option in TABLE.items())
 """The options as parameters of a torch.library operator."""
 
 
+class CallArgument(NamedTuple):
+    """What a call takes besides q, k, v, bias and its options."""
+
+    default: Any
+    schema: str
+
+
+CALL: dict[str, CallArgument] = {
+    "alibi": CallArgument(None, "Tensor?"),
+    "lengths_q": CallArgument(None, "Tensor?"),
+    "lengths_k": CallArgument(None, "Tensor?"),
+    "dropout_state": CallArgument(None, "Tensor?"),
+    "max_q": CallArgument(0, "SymInt"),
+    "max_k": CallArgument(0, "SymInt"),
+    "layout": CallArgument(_core.SEQUENCE_FIRST, "int"),
+}
+"""The arguments of a call that ``tessera._core``, the operators of torch.library and their gradients pass on as they
+are, tensors first. A new one takes a line here, its place in python/src/calls.cpp, and in the function that reads it."""
+
+CALL_SCHEMA = ", ".join(f"{argument.schema} {name}" for name, argument in CALL.items())
+CALL_TENSORS = sum(argument.schema.startswith("Tensor") for argument in CALL.values())
+_CALL_DEFAULTS = {name: argument.default for name, argument in CALL.items()}
+
+
+def call_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call in the order of the table, those that are not given by their defaults."""
+    if given.keys() - CALL.keys():
+        raise TypeError(f"unknown argument {min(given.keys() - CALL.keys())!r}; a call takes {', '.join(CALL)}")
+    return _CALL_DEFAULTS | given
+
+
 def takes_options(function):
     """Shows the table in the signature of a function that ends in ``**options``, and in place of a line "{options}"
     of its docstring. The function itself stays as it is: nothing is added to a call."""

@@ -11,7 +11,7 @@ RuntimeError (the device failed), each with the library's text; TypeError for an
 from collections.abc import Sequence
 from typing import Any
 
-from tessera._types import AlgorithmName, Array, DirectionName, DTypeName
+from tessera._types import AlgorithmName, AlignName, Array, DirectionName, DTypeName
 
 __version__: str
 
@@ -79,11 +79,21 @@ class Options:
     place ``left`` and ``right`` bound the band around the diagonal; -1 means no bound, and ``right=0`` is causal.
     """
 
+    scale: float | None
     left: int
     right: int
+    align: AlignName
+    diagonal: int | None
+    softcap: float
+    dropout: float
+    origin: tuple[int, int, int, int]
+    algorithm: AlgorithmName
+    deterministic: bool
     block_mask: BlockMask | None
-    def __init__(self, **options: Any) -> None: ...
-    def __getattr__(self, option: str) -> Any: ...
+    def __init__(self, *, scale: float | None = None, left: int = -1, right: int = -1, align: AlignName = "bottom_right",
+                 diagonal: int | None = None, softcap: float = 0.0, dropout: float = 0.0,
+                 origin: Sequence[int] = (0, 0, 0, 0), algorithm: AlgorithmName = "automatic",
+                 deterministic: bool = False, block_mask: BlockMask | None = None) -> None: ...
     def with_blocks(self, block_mask: BlockMask | None) -> Options:
         """The same options with another block mask."""
     def __eq__(self, other: object) -> bool: ...
@@ -157,7 +167,7 @@ class Plan:
     def rejected(self) -> list[tuple[str, str]]: ...
 
 def plan(options: Options, *, batch: int = 1, q_length: int, k_length: int, q_heads: int = 1, kv_heads: int = 0,
-         qk_dim: int = 64, v_dim: int = 0, dtype: DTypeName = "fp32", lse: bool = True, bias: bool = False,
+         qk_dim: int = 64, v_dim: int = 0, dtype: DTypeName = "fp32", return_lse: bool = True, bias: bool = False,
          alibi: bool = False, packed: bool = False, device: str = "cpu", direction: DirectionName = "forward",
          threads: int = 0) -> Plan:
     """The plan that forward or backward would follow. ``packed``: ``batch`` counts packed sequences; the longest ones

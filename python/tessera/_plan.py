@@ -81,7 +81,7 @@ def plan(
     return _core.plan(
         core_options(options, block_mask),
         batch=batch, q_length=q_length, k_length=k_length, q_heads=q_heads, kv_heads=kv_heads, qk_dim=qk_dim,
-        v_dim=v_dim, dtype=dtype, lse=return_lse, bias=bias is not None and bias is not False,
+        v_dim=v_dim, dtype=dtype, return_lse=return_lse, bias=bias is not None and bias is not False,
         alibi=alibi is not None and alibi is not False, packed=packed, device=device, direction=direction,
         threads=threads)
 

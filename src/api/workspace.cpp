@@ -100,7 +100,9 @@ CallWorkspace::CallWorkspace(const Execution& execution, std::size_t bytes, Devi
   allocated_ = true;
   if (data_ == nullptr) {
     core::fail(ErrorCode::out_of_memory, "out of memory: the call needs ", bytes, " bytes of workspace on ",
-               device);
+               device,
+               "; lend it as execution.workspace, or call with a smaller batch or shorter sequences: ",
+               "`tessera fit` finds those that fit");
   }
   if (reinterpret_cast<std::uintptr_t>(data_) % kWorkspaceAlignment != 0) {
     release();

@@ -50,7 +50,7 @@ Counted enumerate(const TestProblem& test, std::int64_t block_q, std::int64_t bl
       }
       const Tiling q_tiles{s.q_length, block_q, p.blocks.block_q};
       for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
-        const Tile rows = q_tiles[t];
+        const Interval rows = q_tiles[t];
         for (std::int64_t j = 0; j < s.k_length; ++j) {
           bool any = false;
           for (std::int64_t i = rows.begin; i < rows.end; ++i) any |= sees(i, j);
@@ -60,7 +60,7 @@ Counted enumerate(const TestProblem& test, std::int64_t block_q, std::int64_t bl
       }
       const Tiling k_tiles{s.k_length, block_k, p.blocks.block_k};
       for (std::int64_t t = 0; t < k_tiles.count(); ++t) {
-        const Tile columns = k_tiles[t];
+        const Interval columns = k_tiles[t];
         for (std::int64_t i = 0; i < s.q_length; ++i) {
           bool any = false;
           for (std::int64_t j = columns.begin; j < columns.end; ++j) any |= sees(i, j);

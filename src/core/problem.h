@@ -50,10 +50,10 @@ struct BlockView {
 
   // The row of blocks that a query of a head lies in, and the column of blocks that a key lies in.
   TESSERA_HD std::int64_t block_row(std::int64_t q_head, std::int64_t query) const {
-    return (heads == 1 ? 0 : q_head) * q_blocks + query / block_q;
+    return (heads == 1 ? 0 : q_head * q_blocks) + query / block_q;
   }
   TESSERA_HD std::int64_t block_column(std::int64_t q_head, std::int64_t key) const {
-    return (heads == 1 ? 0 : q_head) * k_blocks + key / block_k;
+    return (heads == 1 ? 0 : q_head * k_blocks) + key / block_k;
   }
 };
 

@@ -14,8 +14,6 @@
 
 namespace tessera::core {
 
-using Tile = Interval;  // the old name, which GPU code still uses
-
 // Rows or columns of a tile, and how the tile is treated. Only a partial tile is masked, and only
 // by the band: a visited tile lies inside kept blocks.
 struct TileRange : Interval {
@@ -117,11 +115,12 @@ TESSERA_HD inline bool any_visible(const VisibleSpan& span, const Interval& with
 }
 
 // Whether the block mask keeps the block that element (i, j) of a head lies in: the definition, for
-// the oracle and the tests.
+// the oracle and the tests, which therefore does not use BlockView::block_row.
 TESSERA_HD inline bool keeps_block(const BlockView& blocks, std::int64_t q_head, std::int64_t i,
                                    std::int64_t j) {
   if (!blocks) return true;
-  const std::int64_t row = blocks.block_row(q_head, i), wanted = j / blocks.block_k;
+  const std::int64_t head = blocks.heads == 1 ? 0 : q_head;
+  const std::int64_t row = head * blocks.q_blocks + i / blocks.block_q, wanted = j / blocks.block_k;
   std::int64_t low = blocks.row_offsets[row], high = blocks.row_offsets[row + 1];
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;

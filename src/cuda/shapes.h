@@ -1,67 +1,68 @@
-// The instances of cuda.flash2's backward and of cuda.flash1 in numbers, without their kernels:
-// what builds without CUDA choose from for an assumed GPU. Builds with CUDA take the numbers from
-// the kernels themselves (mma/backward/table.h, baselines/flash1/table.cuh), and shapes_test.cpp
-// compares them with these.
+// The instances of cuda.flash2's backward and of cuda.flash1 without their kernels: what builds
+// without CUDA choose from for an assumed GPU. Those of cuda.flash2 follow from its tables, those
+// of cuda.flash1 are numbers. In builds with CUDA shapes_test.cpp compares both with the kernels'
+// own.
 #pragma once
 
-#include <span>
+#include <array>
+#include <cstddef>
 
 #include "cuda/baselines/flash1/config.h"
 #include "cuda/mma/backward/arguments.h"
+#include "cuda/mma/backward/table.h"
 
 namespace tessera::cuda::shapes {
 
-using BackwardInstance = mma::backward::Instance;
-using enum Variant;
+// The structs that the kernels of flash2 keep beside their tiles of keys (with the tile's end on
+// 128 bytes) and of queries. Device code defines them.
+inline constexpr int kKeyTileRoom = 256, kQueryTileRoom = 144;
 
-// head_dim, variant, queries and keys of a tile, threads, shared memory, in turns, thread blocks
-// together, bytes for a bias.
-inline constexpr BackwardInstance kKeys64[] = {{nullptr, 64, plain, 64, 128, 128, 83200, true, 2, 0},
-                                               {nullptr, 64, featured, 64, 128, 128, 83200, true, 2, 16384},
-                                               {nullptr, 64, dropout, 64, 128, 128, 83200, true, 2, 16384}};
-inline constexpr BackwardInstance kKeys128[] = {
-    {nullptr, 128, plain, 64, 128, 256, 165120, false, 1, 0},
-    {nullptr, 128, plain, 64, 128, 256, 165120, true, 1, 0},
-    {nullptr, 128, featured, 64, 128, 256, 165120, true, 1, 16384},
-    {nullptr, 128, dropout, 64, 128, 256, 165120, true, 1, 16384},
-    {nullptr, 128, plain, 64, 64, 128, 82688, true, 1, 0},
-    {nullptr, 128, dropout, 64, 64, 128, 82688, true, 1, 8192}};
-inline constexpr BackwardInstance kKeys256[] = {{nullptr, 256, plain, 64, 64, 256, 214272, false, 1, 0},
-                                                {nullptr, 256, plain, 64, 64, 256, 214272, true, 1, 0},
-                                                {nullptr, 256, featured, 64, 64, 256, 214272, true, 1, 8192},
-                                                {nullptr, 256, dropout, 64, 64, 256, 214272, true, 1, 8192},
-                                                {nullptr, 256, plain, 64, 64, 256, 148224, true, 1, 0},
-                                                {nullptr, 256, dropout, 64, 64, 256, 148224, true, 1, 8192},
-                                                {nullptr, 256, plain, 32, 32, 128, 70144, true, 1, 0},
-                                                {nullptr, 256, dropout, 32, 32, 128, 70144, true, 1, 2048}};
-inline constexpr BackwardInstance kQueries64[] = {{nullptr, 64, dropout, 128, 64, 128, 65680}};
-inline constexpr BackwardInstance kQueries128[] = {{nullptr, 128, dropout, 128, 32, 128, 98448}};
-inline constexpr BackwardInstance kQueries256[] = {{nullptr, 256, dropout, 64, 32, 128, 98448}};
-inline constexpr BackwardInstance kBias[] = {{nullptr, 256, featured, 64, 64, 128, 0},
-                                             {nullptr, 256, dropout, 64, 64, 128, 0}};
+constexpr mma::backward::Instance instance_of(const mma::backward::KeysConfig& c) {
+  return {.head_dim = c.head_dim,
+          .variant = c.variant,
+          .block_q = c.block_q,
+          .block_k = c.block_k(),
+          .threads = c.threads(),
+          .shared_memory = c.tile_bytes() + kKeyTileRoom,
+          .in_turns = c.in_turns,
+          .thread_blocks = c.thread_blocks,
+          .bias_bytes = c.stages_bias() ? c.score_tile_bytes() : 0};
+}
+constexpr mma::backward::Instance instance_of(const mma::backward::QueriesConfig& c) {
+  return {.head_dim = c.head_dim,
+          .variant = c.variant,
+          .block_q = c.block_q(),
+          .block_k = c.block_k,
+          .threads = c.threads(),
+          .shared_memory = c.tile_bytes() + kQueryTileRoom};
+}
+constexpr mma::backward::Instance instance_of(const mma::backward::BiasConfig& c) {
+  return {.head_dim = 256, .variant = c.variant, .block_q = 64, .block_k = 64, .threads = 128};
+}
 
-inline constexpr BackwardInstance kTuringKeys64[] = {{nullptr, 64, plain, 32, 128, 128, 49664, true},
-                                                     {nullptr, 64, dropout, 32, 128, 128, 49664, true}};
-inline constexpr BackwardInstance kTuringKeys128[] = {{nullptr, 128, plain, 32, 64, 128, 57856, true},
-                                                      {nullptr, 128, dropout, 32, 64, 128, 57856, true}};
-inline constexpr BackwardInstance kTuringKeys256[] = {{nullptr, 256, plain, 16, 32, 128, 51584, true},
-                                                      {nullptr, 256, dropout, 16, 32, 128, 51584, true}};
-inline constexpr BackwardInstance kTuringQueries64[] = {{nullptr, 64, plain, 128, 64, 128, 49296},
-                                                        {nullptr, 64, dropout, 128, 64, 128, 49296}};
-inline constexpr BackwardInstance kTuringQueries128[] = {{nullptr, 128, plain, 64, 32, 128, 49296},
-                                                         {nullptr, 128, dropout, 64, 32, 128, 49296}};
-inline constexpr BackwardInstance kTuringQueries256[] = {{nullptr, 256, dropout, 32, 16, 64, 49296}};
-inline constexpr BackwardInstance kTuringBias[] = {{nullptr, 256, dropout, 64, 64, 128, 0}};
+// The instances of a table of configs (mma/backward/table.h).
+template <const auto& Configs>
+inline constexpr auto kInstances = [] {
+  std::array<mma::backward::Instance, Configs.size()> all{};
+  for (std::size_t i = 0; i < Configs.size(); ++i) all[i] = instance_of(Configs[i]);
+  return all;
+}();
 
 // From compute capability 8.0 on, for both types.
 inline mma::backward::Family backward_family() {
-  return {{{kKeys64, kQueries64}, {kKeys128, kQueries128}, {kKeys256, kQueries256}}, kBias};
+  using namespace mma::backward;
+  constexpr Engine E = Engine::sm80_bf16;
+  return {{{kInstances<kKeys64<E>>, kInstances<kQueries64<E>>},
+           {kInstances<kKeys128<E>>, kInstances<kQueries128<E>>},
+           {kInstances<kKeys256<E>>, kInstances<kQueries256<E>>}},
+          kInstances<kBias<E>>};
 }
 inline mma::backward::Family backward_family_turing() {
-  return {{{kTuringKeys64, kTuringQueries64},
-           {kTuringKeys128, kTuringQueries128},
-           {kTuringKeys256, kTuringQueries256}},
-          kTuringBias};
+  using namespace mma::backward;
+  return {{{kInstances<kTuringKeys<64>>, kInstances<kTuringQueries64>},
+           {kInstances<kTuringKeys<128>>, kInstances<kTuringQueries128>},
+           {kInstances<kTuringKeys<256>>, kInstances<kTuringQueries256>}},
+          kInstances<kTuringBias>};
 }
 
 // head_dim, queries of a tile, keys of a step, threads, splits, bytes of shared memory, and per

@@ -291,7 +291,7 @@ Cases execution_cases() {
       [](Call& c) {
         c.execution.workspace = {c.spare(256), 1};
       },
-      {"execution.workspace.bytes is 1; it must be at least ", ", the workspace_bytes of the plan"});
+      {"execution.workspace.bytes is 1; it must be at least ", "the workspace_bytes of the plan"});
   add("workspace_misaligned", false,
       [](Call& c) {
         static std::vector<std::byte> memory(1 << 24);
@@ -308,7 +308,9 @@ Cases execution_cases() {
   static NoMemory no_memory;
   add(
       "allocator_without_memory", false, [](Call& c) { c.execution.allocator = &no_memory; },
-      {"out of memory: the call needs ", " bytes of workspace on cpu"}, ErrorCode::out_of_memory);
+      {"out of memory: the call needs ", " bytes of workspace on cpu; lend it as execution.workspace",
+       "a smaller batch or shorter sequences", "`tessera fit`"},
+      ErrorCode::out_of_memory);
   static MisalignedMemory misaligned;
   add("allocator_misaligned", false, [](Call& c) { c.execution.allocator = &misaligned; },
       {"execution.allocator->allocate() returned 0x", "aligned to 256 bytes"});

@@ -75,4 +75,24 @@ static void make_small(small_problem* p) {
   p->backward.grad_v = &p->t_grad_v;
 }
 
+// A call with columns of numbers: one head, head_dim 1.
+typedef struct {
+  tsr_tensor t_q, t_k, t_v, t_out;
+  tsr_forward_tensors forward;
+} column_call;
+
+static void make_columns(column_call* p, int64_t queries, int64_t keys, float* q, float* k, float* v,
+                         float* out) {
+  const tsr_forward_tensors forward = TSR_FORWARD_TENSORS_INIT;
+  p->t_q = tsr_tensor_contiguous(q, TSR_FP32, 1, queries, 1, 1);
+  p->t_k = tsr_tensor_contiguous(k, TSR_FP32, 1, keys, 1, 1);
+  p->t_v = tsr_tensor_contiguous(v, TSR_FP32, 1, keys, 1, 1);
+  p->t_out = tsr_tensor_contiguous(out, TSR_FP32, 1, queries, 1, 1);
+  p->forward = forward;
+  p->forward.q = &p->t_q;
+  p->forward.k = &p->t_k;
+  p->forward.v = &p->t_v;
+  p->forward.out = &p->t_out;
+}
+
 #endif  // TESSERA_TESTS_CAPI_CHECK_H

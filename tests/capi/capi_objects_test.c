@@ -112,18 +112,11 @@ static void test_block_masks(void) {
 
   // Each query sees the two keys of its own block, which differ by one.
   float q[8] = {0}, k[8] = {0}, v[8] = {0, 1, 2, 3, 4, 5, 6, 7}, out[8];
-  const tsr_tensor t_q = tsr_tensor_contiguous(q, TSR_FP32, 1, 8, 1, 1);
-  const tsr_tensor t_k = tsr_tensor_contiguous(k, TSR_FP32, 1, 8, 1, 1);
-  const tsr_tensor t_v = tsr_tensor_contiguous(v, TSR_FP32, 1, 8, 1, 1);
-  const tsr_tensor t_out = tsr_tensor_contiguous(out, TSR_FP32, 1, 8, 1, 1);
-  tsr_forward_tensors tensors = TSR_FORWARD_TENSORS_INIT;
-  tensors.q = &t_q;
-  tensors.k = &t_k;
-  tensors.v = &t_v;
-  tensors.out = &t_out;
+  column_call call;
+  make_columns(&call, 8, 8, q, k, v, out);
   tsr_attention attention = TSR_ATTENTION_INIT;
   attention.block_mask = mask;
-  CHECK_OK(tsr_forward(&attention, &tensors, NULL));
+  CHECK_OK(tsr_forward(&attention, &call.forward, NULL));
   for (int i = 0; i < 8; ++i) CHECK(near(out[i], i / 2 * 2 + 0.5));
 
   char small[3] = "ab";
@@ -215,7 +208,7 @@ static void test_execution(void) {
 
   c.refuse = 1;
   if (needed > 0) {
-    CHECK_FAILS(tsr_forward(NULL, &p.forward, &execution), TSR_OUT_OF_MEMORY, "bytes on cpu");
+    CHECK_FAILS(tsr_forward(NULL, &p.forward, &execution), TSR_OUT_OF_MEMORY, "bytes of workspace on cpu");
     // Memory that the caller lends needs no allocator.
     execution.workspace_bytes = (needed + 255) / 256 * 256;
     execution.workspace = aligned_alloc(256, execution.workspace_bytes);

@@ -116,24 +116,17 @@ static void test_packed(void) {
   // Two sequences with one and two keys, a query each: the first sees only its own key.
   float q[2] = {1, 1}, k[3] = {0, 0, 0}, v[3] = {1, 2, 4}, out[2];
   const int32_t lengths_q[3] = {0, 1, 2}, lengths_k[3] = {0, 1, 3};
-  const tsr_tensor t_q = tsr_tensor_contiguous(q, TSR_FP32, 1, 2, 1, 1);
-  const tsr_tensor t_k = tsr_tensor_contiguous(k, TSR_FP32, 1, 3, 1, 1);
-  const tsr_tensor t_v = tsr_tensor_contiguous(v, TSR_FP32, 1, 3, 1, 1);
-  const tsr_tensor t_out = tsr_tensor_contiguous(out, TSR_FP32, 1, 2, 1, 1);
-  tsr_forward_tensors tensors = TSR_FORWARD_TENSORS_INIT;
-  tensors.q = &t_q;
-  tensors.k = &t_k;
-  tensors.v = &t_v;
-  tensors.out = &t_out;
+  column_call call;
+  make_columns(&call, 2, 3, q, k, v, out);
   tsr_attention attention = TSR_ATTENTION_INIT;
   attention.lengths_q = lengths_q;
   attention.lengths_k = lengths_k;
   attention.lengths_count = 2;
-  CHECK_OK(tsr_forward(&attention, &tensors, NULL));
+  CHECK_OK(tsr_forward(&attention, &call.forward, NULL));
   CHECK(near(out[0], 1.0) && near(out[1], 3.0));
   attention.lengths_max_q = 1;
   attention.lengths_max_k = 1;
-  CHECK_FAILS(tsr_forward(&attention, &tensors, NULL), TSR_INVALID_ARGUMENT,
+  CHECK_FAILS(tsr_forward(&attention, &call.forward, NULL), TSR_INVALID_ARGUMENT,
               "lengths.max_k is 1; it must be at least 2");
 }
 

@@ -47,13 +47,9 @@ std::uint32_t* report() {
   return words;
 }
 
-// What the forward kernel waits for, in the order of WaitFor.
-constexpr const char* kForwardWaits[] = {"a tile",     "Q to arrive", "room for Q", "K to arrive",
-                                         "room for K", "V to arrive", "room for V", "the tile counter"};
-
-// Waits for the GPU; ends the program when it failed, because nothing works after
-// that. `waits`: the names of what the kernel may wait for.
-void finish(const std::string& what, std::span<const char* const> waits = kForwardWaits) {
+// Waits for the GPU; ends the program when it failed, because nothing works after that. `waits`:
+// the names of what the kernel may wait for.
+void finish(const std::string& what, std::span<const char* const> waits = kWaitNames) {
   const cudaError_t status = cudaDeviceSynchronize();
   if (status == cudaSuccess) return;
   std::printf("FAILED %s: %s\n", what.c_str(), cudaGetErrorString(status));
@@ -121,6 +117,7 @@ struct ProductArguments {
   std::uint32_t* report;
 };
 
+constexpr int kPanel = panel_columns(ptx::element_bytes(Half16::bf16));  // of both types
 constexpr int panels(int columns) { return (columns + kPanel - 1) / kPanel; }
 
 // One warp group. Scores: left and right by TMA, contraction along their rows.
@@ -133,8 +130,8 @@ __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_consta
   constexpr int kRightPanels = panels(Scores ? Depth : Width), kLeftBytes = kLeftPanels * 64 * kRowBytes;
   unsigned char* const right = memory + kLeftBytes;
   if (threadIdx.x == 0) {
-    ::cuda::ptx::mbarrier_init(&full, 1);
-    ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+    ptx::init_barrier(&full, 1);
+    ptx::publish_barriers();
     ptx::arrive_and_expect(&full, kLeftBytes + kRightPanels * kRightRows * kRowBytes);
     for (int panel = 0; panel < kLeftPanels; ++panel) {
       ptx::load_box(memory + panel * 64 * kRowBytes, a.left, &full, panel * kPanel, 0, 0, 0);
@@ -185,7 +182,8 @@ __global__ void __launch_bounds__(kWarpGroup) product_kernel(const __grid_consta
 
 CUtensorMap map_of(std::uint16_t* data, int rows, int columns, int box_rows, Half16 type) {
   const core::View view{data, 0, 0, columns};
-  return encode_tensor_map(tensor_map_spec(view, {columns, rows, 1, 1}, box_rows), type == Half16::bf16);
+  return encode_tensor_map(tensor_map_spec(view, type == Half16::bf16 ? DType::bf16 : DType::fp16,
+                                           {columns, rows, 1, 1}, box_rows));
 }
 
 template <int Width, int Depth, Half16 Type, bool Scores>

@@ -19,13 +19,12 @@
 #include <cupti_profiler_target.h>
 #include <cupti_range_profiler.h>
 #include <cupti_target.h>
-#include <dlfcn.h>
 
 #include <array>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
+#include "core/base/dynamic_library.h"
 #include "cuda/common/host/device.h"
 #else
 #define TESSERA_LAB_CUPTI 0
@@ -44,8 +43,16 @@ class Refusal : public std::runtime_error {
 
 constexpr std::array<const char*, 2> kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
-// CUPTI's functions, by their own types. Parameters of all of them carry their size, so that a
-// newer CUPTI of the same major version can tell what this one knew.
+// The parameters of a function of CUPTI. They carry their size, so that a newer CUPTI of the same
+// major version can tell what this one knew.
+#define TESSERA_LAB_PARAMETERS(Name)                   \
+  [] {                                                 \
+    Name##_Params parameters{};                        \
+    parameters.structSize = Name##_Params_STRUCT_SIZE; \
+    return parameters;                                 \
+  }()
+
+// CUPTI's functions, by their own types.
 struct Cupti {
   decltype(&cuptiGetErrorMessage) error_message = nullptr;
   decltype(&cuptiProfilerInitialize) initialize = nullptr;
@@ -71,50 +78,37 @@ struct Cupti {
   std::string missing;
 };
 
-void* open_cupti() {
-  constexpr int kBuiltWith = CUDART_VERSION / 1000;
-  for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/",
-                             "/usr/local/cuda/extras/CUPTI/lib64/", "/opt/cuda/extras/CUPTI/lib64/"}) {
-    const std::string path = fmt::format("{}libcupti.so.{}", folder, kBuiltWith);
-    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-  }
-  return nullptr;
-}
-
 Cupti load_cupti() {
   Cupti cupti;
-  void* handle = open_cupti();
-  if (handle == nullptr) {
-    cupti.missing =
-        fmt::format("CUPTI (libcupti.so.{}) is not installed, or not where the loader looks for it",
-                    CUDART_VERSION / 1000);
+  const std::string name = fmt::format("libcupti.so.{}", CUDART_VERSION / 1000);  // what this was built with
+  core::DynamicLibrary file;
+  if (!file.open(name, {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/",
+                        "/usr/local/cuda/extras/CUPTI/lib64/", "/opt/cuda/extras/CUPTI/lib64/"})) {
+    cupti.missing = fmt::format("CUPTI ({}) is not installed, or not where the loader looks for it", name);
     return cupti;
   }
-  auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (function == nullptr) cupti.missing = fmt::format("libcupti.so has no {}", name);
-  };
-  find(cupti.error_message, "cuptiGetErrorMessage");
-  find(cupti.initialize, "cuptiProfilerInitialize");
-  find(cupti.deinitialize, "cuptiProfilerDeInitialize");
-  find(cupti.availability, "cuptiProfilerGetCounterAvailability");
-  find(cupti.chip_name, "cuptiDeviceGetChipName");
-  find(cupti.host_initialize, "cuptiProfilerHostInitialize");
-  find(cupti.host_deinitialize, "cuptiProfilerHostDeinitialize");
-  find(cupti.add_metrics, "cuptiProfilerHostConfigAddMetrics");
-  find(cupti.config_size, "cuptiProfilerHostGetConfigImageSize");
-  find(cupti.config, "cuptiProfilerHostGetConfigImage");
-  find(cupti.evaluate, "cuptiProfilerHostEvaluateToGpuValues");
-  find(cupti.enable, "cuptiRangeProfilerEnable");
-  find(cupti.disable, "cuptiRangeProfilerDisable");
-  find(cupti.data_size, "cuptiRangeProfilerGetCounterDataSize");
-  find(cupti.data_initialize, "cuptiRangeProfilerCounterDataImageInitialize");
-  find(cupti.set_config, "cuptiRangeProfilerSetConfig");
-  find(cupti.start, "cuptiRangeProfilerStart");
-  find(cupti.stop, "cuptiRangeProfilerStop");
-  find(cupti.push, "cuptiRangeProfilerPushRange");
-  find(cupti.pop, "cuptiRangeProfilerPopRange");
-  find(cupti.decode, "cuptiRangeProfilerDecodeData");
+  file.find(cupti.error_message, "cuptiGetErrorMessage");
+  file.find(cupti.initialize, "cuptiProfilerInitialize");
+  file.find(cupti.deinitialize, "cuptiProfilerDeInitialize");
+  file.find(cupti.availability, "cuptiProfilerGetCounterAvailability");
+  file.find(cupti.chip_name, "cuptiDeviceGetChipName");
+  file.find(cupti.host_initialize, "cuptiProfilerHostInitialize");
+  file.find(cupti.host_deinitialize, "cuptiProfilerHostDeinitialize");
+  file.find(cupti.add_metrics, "cuptiProfilerHostConfigAddMetrics");
+  file.find(cupti.config_size, "cuptiProfilerHostGetConfigImageSize");
+  file.find(cupti.config, "cuptiProfilerHostGetConfigImage");
+  file.find(cupti.evaluate, "cuptiProfilerHostEvaluateToGpuValues");
+  file.find(cupti.enable, "cuptiRangeProfilerEnable");
+  file.find(cupti.disable, "cuptiRangeProfilerDisable");
+  file.find(cupti.data_size, "cuptiRangeProfilerGetCounterDataSize");
+  file.find(cupti.data_initialize, "cuptiRangeProfilerCounterDataImageInitialize");
+  file.find(cupti.set_config, "cuptiRangeProfilerSetConfig");
+  file.find(cupti.start, "cuptiRangeProfilerStart");
+  file.find(cupti.stop, "cuptiRangeProfilerStop");
+  file.find(cupti.push, "cuptiRangeProfilerPushRange");
+  file.find(cupti.pop, "cuptiRangeProfilerPopRange");
+  file.find(cupti.decode, "cuptiRangeProfilerDecodeData");
+  cupti.missing = file.missing();
   return cupti;
 }
 
@@ -168,8 +162,7 @@ CUcontext current_context() {
 
 // Which counters may be read here; fails where they are not permitted.
 Image available_counters(CUcontext context) {
-  CUpti_Profiler_GetCounterAvailability_Params ask{};
-  ask.structSize = CUpti_Profiler_GetCounterAvailability_Params_STRUCT_SIZE;
+  auto ask = TESSERA_LAB_PARAMETERS(CUpti_Profiler_GetCounterAvailability);
   ask.ctx = context;
   check(cupti().availability(&ask), "asking for counters");
   Image image(ask.counterAvailabilityImageSize);
@@ -179,19 +172,16 @@ Image available_counters(CUcontext context) {
 }
 
 CUpti_Profiler_Host_Object* open_host(int device, const Image& available, Undo& undo) {
-  CUpti_Device_GetChipName_Params chip{};
-  chip.structSize = CUpti_Device_GetChipName_Params_STRUCT_SIZE;
+  auto chip = TESSERA_LAB_PARAMETERS(CUpti_Device_GetChipName);
   chip.deviceIndex = static_cast<std::size_t>(device);
   check(cupti().chip_name(&chip), "asking for the chip");
-  CUpti_Profiler_Host_Initialize_Params open{};
-  open.structSize = CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE;
+  auto open = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Host_Initialize);
   open.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
   open.pChipName = chip.pChipName;
   open.pCounterAvailabilityImage = available.data();
   check(cupti().host_initialize(&open), "opening the profiler's host side");
   undo.add([host = open.pHostObject] {
-    CUpti_Profiler_Host_Deinitialize_Params close{};
-    close.structSize = CUpti_Profiler_Host_Deinitialize_Params_STRUCT_SIZE;
+    auto close = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Host_Deinitialize);
     close.pHostObject = host;
     cupti().host_deinitialize(&close);
   });
@@ -201,19 +191,16 @@ CUpti_Profiler_Host_Object* open_host(int device, const Image& available, Undo& 
 // The configuration that makes the hardware count the metrics.
 Image config_of(CUpti_Profiler_Host_Object* host) {
   auto names = kMetrics;
-  CUpti_Profiler_Host_ConfigAddMetrics_Params add{};
-  add.structSize = CUpti_Profiler_Host_ConfigAddMetrics_Params_STRUCT_SIZE;
+  auto add = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Host_ConfigAddMetrics);
   add.pHostObject = host;
   add.ppMetricNames = names.data();
   add.numMetrics = names.size();
   check(cupti().add_metrics(&add), "choosing the counters of DRAM");
-  CUpti_Profiler_Host_GetConfigImageSize_Params size{};
-  size.structSize = CUpti_Profiler_Host_GetConfigImageSize_Params_STRUCT_SIZE;
+  auto size = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Host_GetConfigImageSize);
   size.pHostObject = host;
   check(cupti().config_size(&size), "configuring the counters");
   Image image(size.configImageSize);
-  CUpti_Profiler_Host_GetConfigImage_Params get{};
-  get.structSize = CUpti_Profiler_Host_GetConfigImage_Params_STRUCT_SIZE;
+  auto get = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Host_GetConfigImage);
   get.pHostObject = host;
   get.configImageSize = image.size();
   get.pConfigImage = image.data();
@@ -222,13 +209,11 @@ Image config_of(CUpti_Profiler_Host_Object* host) {
 }
 
 CUpti_RangeProfiler_Object* enable(CUcontext context, Undo& undo) {
-  CUpti_RangeProfiler_Enable_Params on{};
-  on.structSize = CUpti_RangeProfiler_Enable_Params_STRUCT_SIZE;
+  auto on = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_Enable);
   on.ctx = context;
   check(cupti().enable(&on), "enabling the range profiler");
   undo.add([profiler = on.pRangeProfilerObject] {
-    CUpti_RangeProfiler_Disable_Params off{};
-    off.structSize = CUpti_RangeProfiler_Disable_Params_STRUCT_SIZE;
+    auto off = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_Disable);
     off.pRangeProfilerObject = profiler;
     cupti().disable(&off);
   });
@@ -238,8 +223,7 @@ CUpti_RangeProfiler_Object* enable(CUcontext context, Undo& undo) {
 // Where the counts of one range are put.
 Image data_for(CUpti_RangeProfiler_Object* profiler) {
   auto names = kMetrics;
-  CUpti_RangeProfiler_GetCounterDataSize_Params size{};
-  size.structSize = CUpti_RangeProfiler_GetCounterDataSize_Params_STRUCT_SIZE;
+  auto size = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_GetCounterDataSize);
   size.pRangeProfilerObject = profiler;
   size.pMetricNames = names.data();
   size.numMetrics = names.size();
@@ -247,8 +231,7 @@ Image data_for(CUpti_RangeProfiler_Object* profiler) {
   size.maxNumRangeTreeNodes = 1;
   check(cupti().data_size(&size), "making room for the counts");
   Image image(size.counterDataSize);
-  CUpti_RangeProfiler_CounterDataImage_Initialize_Params clear{};
-  clear.structSize = CUpti_RangeProfiler_CounterDataImage_Initialize_Params_STRUCT_SIZE;
+  auto clear = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_CounterDataImage_Initialize);
   clear.pRangeProfilerObject = profiler;
   clear.counterDataSize = image.size();
   clear.pCounterData = image.data();
@@ -258,23 +241,19 @@ Image data_for(CUpti_RangeProfiler_Object* profiler) {
 
 // One pass over the call, within one range of our own. Whether it was the last one.
 bool count_pass(CUpti_RangeProfiler_Object* profiler, const std::function<void()>& call) {
-  CUpti_RangeProfiler_Start_Params start{};
-  start.structSize = CUpti_RangeProfiler_Start_Params_STRUCT_SIZE;
+  auto start = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_Start);
   start.pRangeProfilerObject = profiler;
   check(cupti().start(&start), "starting the counters");
-  CUpti_RangeProfiler_PushRange_Params push{};
-  push.structSize = CUpti_RangeProfiler_PushRange_Params_STRUCT_SIZE;
+  auto push = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_PushRange);
   push.pRangeProfilerObject = profiler;
   push.pRangeName = "call";
   check(cupti().push(&push), "beginning a range");
   call();
   cuda::check(cudaDeviceSynchronize(), "waiting for a counted call");
-  CUpti_RangeProfiler_PopRange_Params pop{};
-  pop.structSize = CUpti_RangeProfiler_PopRange_Params_STRUCT_SIZE;
+  auto pop = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_PopRange);
   pop.pRangeProfilerObject = profiler;
   check(cupti().pop(&pop), "ending a range");
-  CUpti_RangeProfiler_Stop_Params stop{};
-  stop.structSize = CUpti_RangeProfiler_Stop_Params_STRUCT_SIZE;
+  auto stop = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_Stop);
   stop.pRangeProfilerObject = profiler;
   check(cupti().stop(&stop), "stopping the counters");
   return stop.isAllPassSubmitted != 0;
@@ -283,8 +262,7 @@ bool count_pass(CUpti_RangeProfiler_Object* profiler, const std::function<void()
 double total_of(CUpti_Profiler_Host_Object* host, const Image& data) {
   auto names = kMetrics;
   std::array<double, kMetrics.size()> values{};
-  CUpti_Profiler_Host_EvaluateToGpuValues_Params ask{};
-  ask.structSize = CUpti_Profiler_Host_EvaluateToGpuValues_Params_STRUCT_SIZE;
+  auto ask = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Host_EvaluateToGpuValues);
   ask.pHostObject = host;
   ask.pCounterDataImage = data.data();
   ask.counterDataImageSize = data.size();
@@ -304,12 +282,10 @@ double count(int device, const std::function<void()>& call) {
   const cuda::DeviceScope scope(device);
   cuda::check(cudaDeviceSynchronize(), "waiting for the GPU");  // makes the context, too
   Undo undo;
-  CUpti_Profiler_Initialize_Params initialize{};
-  initialize.structSize = CUpti_Profiler_Initialize_Params_STRUCT_SIZE;
+  auto initialize = TESSERA_LAB_PARAMETERS(CUpti_Profiler_Initialize);
   check(cupti().initialize(&initialize), "starting CUPTI");
   undo.add([] {
-    CUpti_Profiler_DeInitialize_Params end{};
-    end.structSize = CUpti_Profiler_DeInitialize_Params_STRUCT_SIZE;
+    auto end = TESSERA_LAB_PARAMETERS(CUpti_Profiler_DeInitialize);
     cupti().deinitialize(&end);
   });
   CUcontext const context = current_context();
@@ -319,8 +295,7 @@ double count(int device, const std::function<void()>& call) {
   CUpti_RangeProfiler_Object* const profiler = enable(context, undo);
   Image data = data_for(profiler);
 
-  CUpti_RangeProfiler_SetConfig_Params set{};
-  set.structSize = CUpti_RangeProfiler_SetConfig_Params_STRUCT_SIZE;
+  auto set = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_SetConfig);
   set.pRangeProfilerObject = profiler;
   set.configSize = config.size();
   set.pConfig = config.data();
@@ -334,8 +309,7 @@ double count(int device, const std::function<void()>& call) {
   for (int pass = 0; !count_pass(profiler, call); ++pass) {
     if (pass == kMostPasses) throw Refusal("the counters ask for more passes than make sense");
   }
-  CUpti_RangeProfiler_DecodeData_Params decode{};
-  decode.structSize = CUpti_RangeProfiler_DecodeData_Params_STRUCT_SIZE;
+  auto decode = TESSERA_LAB_PARAMETERS(CUpti_RangeProfiler_DecodeData);
   decode.pRangeProfilerObject = profiler;
   check(cupti().decode(&decode), "collecting the counts");
   if (decode.numOfRangeDropped > 0) throw Refusal("the range was dropped");

@@ -92,14 +92,33 @@ def real(option, text, least=0.0, most=float("inf")):
     return value
 
 
+# Options that take a word: name, metavar, default, help.
+COMMON = (
+    ("--device", "DEVICE", None, "cpu, cuda or cuda:N [a GPU if there is one]"),
+    ("--dtype", "TYPE", None, "fp32, or bf16 or fp16 for mixed precision [fp32 on a CPU, else bf16]"),
+    ("--seed", "N", "0", "seed of parameters, data, dropout and the order of calls [0]"),
+    ("--out", "DIR", None, "directory for the results [lab-results/DATE]"),
+)
+TRAINING = (
+    ("--seq", "LIST", None, "sequence lengths [by size]"),
+    ("--width", "LIST", None, "widths of the model, multiples of 64 [by size]"),
+    ("--depth", "LIST", None, "layers [by size]"),
+    ("--batch", "N", "1", "sequences in a step [1]"),
+    ("--attention", "LIST", "standard,flash", "also sdpa, PyTorch's own [standard,flash]"),
+    ("--optimizer", "NAME", "none", "none (as in the study) or adamw [none]"),
+)
+
+
+def add_words(parser, options):
+    for name, metavar, default, text in options:
+        parser.add_argument(name, metavar=metavar, default=default, help=text)
+
+
 def add_common(parser, sizes):
     parser.add_argument("--quick", action="store_true", help="small sizes: about two minutes on two cores")
     if sizes:
         parser.add_argument("--full", action="store_true", help="the sizes of the studies, for a GPU [on a GPU]")
-    parser.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:N [a GPU if there is one]")
-    parser.add_argument("--dtype", metavar="TYPE", help="fp32, or bf16 or fp16 for mixed precision [fp32 on a CPU, else bf16]")
-    parser.add_argument("--seed", metavar="N", default="0", help="seed of parameters, data, dropout and the order of calls [0]")
-    parser.add_argument("--out", metavar="DIR", help="directory for the results [lab-results/DATE]")
+    add_words(parser, COMMON)
     parser.add_argument("--resume", action="store_true", help="continue the run in --out; finished measurements are kept")
 
 
@@ -110,12 +129,7 @@ def add_training(commands):
         epilog="LIST is counts such as 512,1k, or 512..4k for doubling. Models that do not fit become out-of-memory rows.",
     )  # fmt: skip
     add_common(parser, sizes=True)
-    parser.add_argument("--seq", metavar="LIST", help="sequence lengths [by size]")
-    parser.add_argument("--width", metavar="LIST", help="widths of the model, multiples of 64 [by size]")
-    parser.add_argument("--depth", metavar="LIST", help="layers [by size]")
-    parser.add_argument("--batch", metavar="N", default="1", help="sequences in a step [1]")
-    parser.add_argument("--attention", metavar="LIST", default="standard,flash", help="also sdpa, PyTorch's own [standard,flash]")
-    parser.add_argument("--optimizer", metavar="NAME", default="none", help="none (as in the study) or adamw [none]")
+    add_words(parser, TRAINING)
     parser.add_argument("--causal", action="store_true", help="each position attends to itself and earlier ones [no]")
     parser.add_argument("--memory-budget", metavar="SIZE", help="memory for a model and its training; 22GiB imitates an L4 [by size]")
 

@@ -33,7 +33,7 @@ LONG_STEP = 10.0  # seconds; two steps of this length are enough
 
 
 @dataclass(frozen=True)
-class Point:
+class Problem:
     """One model and how it is trained."""
 
     attention: str
@@ -69,18 +69,18 @@ class Point:
 
 
 class Training:
-    """The model of a point and what it is trained on: random vectors."""
+    """The model of a problem and what it is trained on: random vectors."""
 
-    def __init__(self, point, device):
+    def __init__(self, problem, device):
         import torch
 
         from tessera.lab.model import Transformer
 
-        self.point, self.device = point, device
+        self.problem, self.device = problem, device
         with torch.device(device):
-            self.model = Transformer(point.attention, point.width, point.depth, head_dim=HEAD_DIM, causal=point.causal)
-        self.optimizer = torch.optim.AdamW(self.model.parameters()) if point.optimizer == "adamw" else None
-        shape = (point.batch, point.sequence, point.width)
+            self.model = Transformer(problem.attention, problem.width, problem.depth, head_dim=HEAD_DIM, causal=problem.causal)
+        self.optimizer = torch.optim.AdamW(self.model.parameters()) if problem.optimizer == "adamw" else None
+        shape = (problem.batch, problem.sequence, problem.width)
         self.x, self.target = (torch.randn(shape, device=device) for _ in range(2))
 
     def step(self):
@@ -88,7 +88,7 @@ class Training:
         from tessera.lab.model import autocast
 
         self.model.zero_grad()
-        with autocast(self.device, self.point.dtype):
+        with autocast(self.device, self.problem.dtype):
             loss = (self.model(self.x) - self.target).square().mean()
         loss.backward()
         if self.optimizer is not None:
@@ -100,16 +100,16 @@ class Training:
         return count_parameters(self.model)
 
 
-def measure(_link, point, device, seconds):
-    """The task of the process: trains the model of a point and returns the measured fields of its row."""
+def measure(_link, problem, device, seconds):
+    """The task of the process: trains the model of a problem and returns the measured fields of its row."""
     import torch
 
-    torch.manual_seed(point.seed)
+    torch.manual_seed(problem.seed)
     # A small model first, so that threads and libraries are loaded before memory is counted.
-    Training(replace(point, sequence=64, width=HEAD_DIM, depth=1), device).step()
+    Training(replace(problem, sequence=64, width=HEAD_DIM, depth=1), device).step()
     meter = meter_of(device)
-    meter.limit(point.budget)
-    trained = Training(point, device)
+    meter.limit(problem.budget)
+    trained = Training(problem, device)
     held = meter.used()
 
     def timed_step():
@@ -127,7 +127,7 @@ def measure(_link, point, device, seconds):
     timing = timing_fields(times)
     return timing | {
         "warmup": 0 if first > LONG_STEP else 1,
-        "tflops": point.flops() / (timing["median_ms"] / 1e3) / 1e12,
+        "tflops": problem.flops() / (timing["median_ms"] / 1e3) / 1e12,
         "parameters": trained.parameters(), "threads": torch.get_num_threads() if device == "cpu" else None,
         "peak_bytes": meter.peak(), "memory_used_bytes": meter.used(), "peak_extra_bytes": max(0, meter.peak() - held),
         "tensor_bytes": held,
@@ -146,10 +146,10 @@ def check(options):
         )
 
 
-def points_of(options):
-    """The points of a sweep: smallest models first, all attentions of a model in a row."""
+def problems_of(options):
+    """The problems of a sweep: smallest models first, all attentions of a model in a row."""
     return [
-        Point(attention, sequence, width, depth, options.batch, options.dtype, options.optimizer, options.causal,
+        Problem(attention, sequence, width, depth, options.batch, options.dtype, options.optimizer, options.causal,
               options.memory_budget, options.seed)
         for depth in options.depth
         for width in options.width
@@ -159,7 +159,7 @@ def points_of(options):
 
 
 def compare(fields, standard):
-    """Adds the savings against the row of standard attention at the same point."""
+    """Adds the savings against the row of standard attention at the same problem."""
     if standard is None or standard["status"] != "ok" or fields["status"] != "ok" or fields["algorithm"] == "standard":
         return
     fields["speedup_over_standard"] = standard["median_ms"] / fields["median_ms"]
@@ -182,22 +182,22 @@ def outcome_text(row):
 
 def run(options, results, progress, interrupt, device):
     """Measures what the results do not have yet. Returns (rows measured, rows that failed)."""
-    points = points_of(options)
+    problems = problems_of(options)
     seconds = MEASURE_SECONDS[options.scale]
     measured = failed = 0
-    for index, point in enumerate(points):
+    for index, problem in enumerate(problems):
         if interrupt.asked:
             raise Interrupted
-        fields = point.fields()
+        fields = problem.fields()
         if results.find(fields) is not None:
             continue
-        progress.show(f"training {point}", index / len(points))
-        arguments = {"point": point, "device": device, "seconds": seconds}
+        progress.show(f"training {problem}", index / len(problems))
+        arguments = {"problem": problem, "device": device, "seconds": seconds}
         outcome = worker.run(measure, arguments, interrupt)
         fields |= {"status": outcome.status, "reason": outcome.reason or None} | (outcome.value or {})
         compare(fields, results.find(fields | {"algorithm": "standard"}))
         row = results.write(fields)
         measured += 1
         failed += outcome.status == "failed"
-        progress.say(f"training: {point}: {outcome_text(row)}")
+        progress.say(f"training: {problem}: {outcome_text(row)}")
     return measured, failed

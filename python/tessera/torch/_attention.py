@@ -10,7 +10,7 @@ from torch.autograd import forward_ad, profiler
 from torch.nn.attention.bias import CausalBias
 
 from tessera import _core
-from tessera._arguments import core_options, describe, takes_options, two_integers
+from tessera._arguments import call_arguments, core_options, describe, takes_options, two_integers
 from tessera._attention import _heads, _layout, _pair
 from tessera._core import BlockMask
 from tessera._types import Layout
@@ -98,23 +98,21 @@ def attention(
     options["deterministic"] = deterministic
     if options.get("dropout") and dropout_state is None:
         dropout_state = new_dropout_state(q.device, generator) if seed is None else _state(seed, offset, q.device)
-    layout_code = _layout(layout)
+    call = {"layout": _layout(layout)}
     if alibi is not None:
-        alibi = _slopes(alibi, q, layout_code)
-    lengths_q = lengths_k = None
-    max_q = max_k = 0
+        call["alibi"] = _slopes(alibi, q, call["layout"])
     if lengths is not None:
-        lengths_q, lengths_k = _lengths(lengths, q)
-        max_q, max_k = two_integers("max_lengths", max_lengths, "(of queries, of keys)")
-    return attend(q, k, v, bias, options, block_mask=block_mask, layout=layout_code, alibi=alibi, lengths_q=lengths_q,
-                  lengths_k=lengths_k, max_q=max_q, max_k=max_k, dropout_state=dropout_state, return_lse=return_lse)
+        call["lengths_q"], call["lengths_k"] = _lengths(lengths, q)
+        call["max_q"], call["max_k"] = two_integers("max_lengths", max_lengths, "(of queries, of keys)")
+    if dropout_state is not None:
+        call["dropout_state"] = dropout_state
+    return attend(q, k, v, bias, options, call, block_mask, return_lse)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[str, Any], *,
-           block_mask: BlockMask | None = None, layout: int = _core.SEQUENCE_FIRST, alibi: Tensor | None = None,
-           lengths_q: Tensor | None = None, lengths_k: Tensor | None = None, max_q: int = 0, max_k: int = 0,
-           dropout_state: Tensor | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-    """``attention`` after its arguments have been converted: tensors on the device of q, and the table's options."""
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[str, Any], call: dict[str, Any],
+           block_mask: BlockMask | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """``attention`` after its arguments have been converted: tensors on the device of q, options by the table, and
+    ``call`` by the table CALL, without what has its default."""
     if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     if not _is_eager(q, k, v, bias):
@@ -126,11 +124,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[s
             _check_tensors(q=q, k=k, v=v, bias=bias)
             core_options(options, block_mask)  # its error texts are better than those of the operator's schema
         key = None if block_mask is None else _operators.mask_key(block_mask)
-        out, lse = torch.ops.tessera.forward(q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state, max_q, max_k,
-                                             layout, *describe(options), key)
+        out, lse = torch.ops.tessera.forward(q, k, v, bias, *call_arguments(call).values(), *describe(options), key)
         return (out, lse) if return_lse else out
-    inputs = _calls.Inputs(core_options(options, block_mask), layout, max_q, max_k, alibi, lengths_q, lengths_k,
-                           dropout_state)
+    inputs = _calls.Inputs(core_options(options, block_mask), call)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (bias is not None and bias.requires_grad)):
         return _operators.Attention.apply(inputs, return_lse, q, k, v, bias)

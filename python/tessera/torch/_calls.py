@@ -6,7 +6,7 @@ it, and both libraries share the free memory.
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,13 +22,7 @@ class Inputs(NamedTuple):
     """What a call takes besides q, k, v and bias. Forward and backward of a call share it."""
 
     options: _core.Options
-    layout: int
-    max_q: int
-    max_k: int
-    alibi: Tensor | None
-    lengths_q: Tensor | None
-    lengths_k: Tensor | None
-    dropout_state: Tensor | None
+    call: dict[str, Any]  # by the table CALL of tessera._arguments; always with the layout
 
 
 def empty_rows(like: Tensor) -> Tensor:
@@ -56,14 +50,13 @@ def empty_lse(q: Tensor, layout: int) -> Tensor:
 
 def forward(inputs: Inputs, q, k, v, bias, want_lse=True):
     """Output and LSE (None without `want_lse`). An input is copied only when its head_dim is not contiguous."""
-    options, layout, max_q, max_k, alibi, lengths_q, lengths_k, dropout_state = inputs
+    options, call = inputs
     try:
         out = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else empty_output(q, v)
-        lse = empty_lse(q, layout) if want_lse else None
+        lse = empty_lse(q, call["layout"]) if want_lse else None
         on_gpu = q.is_cuda
-        _core.forward(options, q, k, v, bias, out, lse, alibi=alibi, lengths_q=lengths_q, lengths_k=lengths_k,
-                      max_q=max_q, max_k=max_k, dropout_state=dropout_state, layout=layout,
-                      stream=stream(q) if on_gpu else None, threads=torch.get_num_threads(), workspace_from_q=on_gpu)
+        _core.forward(options, q, k, v, bias, out, lse, **call, stream=stream(q) if on_gpu else None,
+                      threads=torch.get_num_threads(), workspace_from_q=on_gpu)
     except (ValueError, IndexError):
         # Asking every tensor for its strides first would take a tenth of a small call. The library checks them anyway.
         for name, tensor in (("q", q), ("v", v)):
@@ -78,7 +71,7 @@ def forward(inputs: Inputs, q, k, v, bias, want_lse=True):
 
 def backward(inputs: Inputs, grad_out, grad_lse, out, lse, needs, q, k, v, bias):
     """The gradients of q, k, v and bias, each None unless `needs` has it. A missing `grad_out` counts as zero."""
-    options, layout, max_q, max_k, alibi, lengths_q, lengths_k, dropout_state = inputs
+    options, call = inputs
     need_q, need_k, need_v, need_bias = needs
     grad_q = torch.empty_like(q) if need_q else None
     grad_k = torch.empty_like(k) if need_k else None
@@ -88,9 +81,8 @@ def backward(inputs: Inputs, grad_out, grad_lse, out, lse, needs, q, k, v, bias)
     on_gpu = q.is_cuda
     try:
         _core.backward(options, q, k, v, bias, out, lse, grad_out, grad_lse, grad_q, grad_k, grad_v, grad_bias,
-                       alibi=alibi, lengths_q=lengths_q, lengths_k=lengths_k, max_q=max_q, max_k=max_k,
-                       dropout_state=dropout_state, layout=layout, stream=stream(q) if on_gpu else None,
-                       threads=torch.get_num_threads(), workspace_from_q=on_gpu)
+                       **call, stream=stream(q) if on_gpu else None, threads=torch.get_num_threads(),
+                       workspace_from_q=on_gpu)
     except ValueError:
         fitting = fit(q, k, v, bias, grad_q, grad_k, grad_v, grad_bias)
         if fitting is None:

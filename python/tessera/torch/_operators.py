@@ -12,11 +12,19 @@ import torch
 from torch.utils import _pytree
 
 from tessera import _core
-from tessera._arguments import SCHEMA, Description, core_options, description_of
+from tessera._arguments import (
+    CALL,
+    CALL_SCHEMA,
+    CALL_TENSORS,
+    SCHEMA,
+    Description,
+    call_arguments,
+    core_options,
+    description_of,
+)
 from tessera.torch import _calls
 
-_INPUTS = ("Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alibi, Tensor? lengths_q, Tensor? lengths_k, "
-           f"Tensor? dropout_state, SymInt max_q, SymInt max_k, int layout, {SCHEMA}, str? block_mask")
+_INPUTS = f"Tensor q, Tensor k, Tensor v, Tensor? bias, {CALL_SCHEMA}, {SCHEMA}, str? block_mask"
 
 torch.library.define("tessera::forward", f"({_INPUTS}) -> (Tensor out, Tensor lse)",
                      tags=(torch.Tag.pt2_compliant_tag,))
@@ -27,7 +35,8 @@ torch.library.define("tessera::alibi_slopes", "(Tensor like, SymInt heads) -> Te
                      tags=(torch.Tag.pt2_compliant_tag,))
 
 # An operator's inputs begin with the tensors; the first of those have a gradient: q, k, v and bias.
-_TENSORS, _DIFFERENTIABLE = 8, 4
+_DIFFERENTIABLE = 4
+_TENSORS = _DIFFERENTIABLE + CALL_TENSORS
 
 
 class Attention(torch.autograd.function._SingleLevelFunction):
@@ -54,8 +63,7 @@ class Attention(torch.autograd.function._SingleLevelFunction):
         inputs = ctx.inputs
         if torch.compiler.is_compiling():  # compiled autograd, which traces operators only
             grads = torch.ops.tessera.backward(
-                grad_out, grad_lse, out, lse, list(needs), q, k, v, bias, inputs.alibi, inputs.lengths_q,
-                inputs.lengths_k, inputs.dropout_state, inputs.max_q, inputs.max_k, inputs.layout,
+                grad_out, grad_lse, out, lse, list(needs), q, k, v, bias, *call_arguments(inputs.call).values(),
                 *_words(inputs.options))
             grads = [grad if needed else None for grad, needed in zip(grads, needs)]
         elif torch.is_grad_enabled():  # create_graph
@@ -137,12 +145,11 @@ def _mask_of(key: str | None):
 # --- the operators --------------------------------------------------------------------------------------------------
 
 
-def _inputs_of(alibi, lengths_q, lengths_k, dropout_state, max_q, max_k, layout, *words):
+def _inputs_of(*arguments):
     """The inputs of a call from the operator's arguments after q, k, v and bias."""
-    *values, key = words
+    *values, key = arguments[len(CALL):]
     description = Description(*(tuple(value) if isinstance(value, (list, tuple)) else value for value in values))
-    return _calls.Inputs(core_options(description._asdict(), _mask_of(key)), layout, max_q, max_k, alibi, lengths_q,
-                         lengths_k, dropout_state)
+    return _calls.Inputs(core_options(description._asdict(), _mask_of(key)), dict(zip(CALL, arguments)))
 
 
 @torch.library.impl("tessera::forward", ("cpu", "cuda"))
@@ -151,8 +158,8 @@ def _forward(q, k, v, bias, *rest):
 
 
 @torch.library.register_fake("tessera::forward")
-def _forward_fake(q, k, v, bias, alibi, lengths_q, lengths_k, dropout_state, max_q, max_k, layout, *words):
-    return _calls.empty_output(q, v), _calls.empty_lse(q, layout)
+def _forward_fake(q, k, v, bias, *rest):
+    return _calls.empty_output(q, v), _calls.empty_lse(q, dict(zip(CALL, rest))["layout"])
 
 
 @torch.library.impl("tessera::backward", ("cpu", "cuda"))
@@ -184,7 +191,7 @@ def refuse_learned_slopes(alibi):
 
 
 def _setup_context(ctx, inputs, output):
-    refuse_learned_slopes(inputs[4])
+    refuse_learned_slopes(dict(zip(CALL, inputs[_DIFFERENTIABLE:]))["alibi"])
     ctx.save_for_backward(*inputs[:_TENSORS], *output)
     ctx.settings = inputs[_TENSORS:]
     ctx.set_materialize_grads(False)

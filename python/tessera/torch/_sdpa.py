@@ -58,7 +58,7 @@ def scaled_dot_product_attention(
     state = new_dropout_state(query.device) if dropout_p > 0.0 else None
     options = {"causal": is_causal, "align": align, "scale": scale, "dropout": dropout_p,
                "deterministic": torch.are_deterministic_algorithms_enabled()}
-    out = attend(query, key, value, bias, options, layout=HEADS_FIRST, dropout_state=state)
+    out = attend(query, key, value, bias, options, {"layout": HEADS_FIRST, "dropout_state": state})
     if batch is None:
         return out
     return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])

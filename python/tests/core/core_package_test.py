@@ -17,7 +17,7 @@ import pytest
 
 import tessera
 from tessera import _core
-from tessera._arguments import TABLE, Description, core_options, description_of
+from tessera._arguments import CALL, TABLE, Description, call_arguments, core_options, description_of
 from tessera._command import invocation
 
 
@@ -54,6 +54,30 @@ def runtime_parameters(signature: str) -> list[str]:
     return [p.split(":")[0].split("=")[0].strip() for p in inside.split(",") if p.strip() not in ("", "*", "/")]
 
 
+def accepted(function, *arguments) -> list[str]:
+    """The keywords that a function of the extension takes by a table: its error lists them."""
+    with pytest.raises(TypeError, match="unknown argument; it takes ") as refusal:
+        function(*arguments, no_such_argument=1)
+    return str(refusal.value).split("it takes ")[1].split(", ")
+
+
+def test_stubs_name_the_keywords_of_the_tables():
+    functions = {node.name: node for node in stub().body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    options = next(node for node in functions["Options"].body if getattr(node, "name", "") == "__init__")
+    assert sorted(parameters(options)[1:]) == sorted(accepted(_core.Options))
+    assert sorted(parameters(functions["plan"])[1:]) == sorted(accepted(_core.plan, _core.Options()))
+
+
+def test_call_arguments_are_those_of_the_extension():
+    """A call passes the table CALL on to both functions, with the same defaults for what is not given."""
+    functions = {node.name: node for node in stub().body if isinstance(node, ast.FunctionDef)}
+    for name in ("forward", "backward"):
+        assert set(CALL) <= set(parameters(functions[name]))
+    assert list(call_arguments({"max_q": 3})) == list(CALL) and call_arguments({"max_q": 3})["max_q"] == 3
+    with pytest.raises(TypeError, match="unknown argument 'slopes'; a call takes alibi, "):
+        call_arguments({"slopes": None})
+
+
 def test_stubs_are_true():
     """Every name of the stub exists with the same parameters, and nothing is missing in it."""
     known = set()
@@ -66,19 +90,19 @@ def test_stubs_are_true():
             if node.name == "command" and not hasattr(_core, "command"):
                 continue
             function = getattr(_core, node.name)
-            assert runtime_parameters(function.__nb_signature__[0][0]) == parameters(node), node.name
+            runtime = runtime_parameters(function.__nb_signature__[0][0])
+            if runtime[-1:] != ["**arguments"]:  # those are in a table
+                assert runtime == parameters(node), node.name
         if isinstance(node, ast.ClassDef):
             known.add(node.name)
             runtime = getattr(_core, node.name)
             own = {m for m in vars(runtime) if not m.startswith("_")}
             methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
             attributes = {m.target.id for m in node.body if isinstance(m, ast.AnnAssign)}
-            if "__getattr__" in methods:  # Options: its attributes are the rows of the table
-                attributes |= set(TABLE) - {"causal", "window"}
             assert own == attributes | {m for m in methods if not m.startswith("_")}, node.name
             for name, method in methods.items():
                 signature = getattr(getattr(runtime, name, None), "__nb_signature__", None)
-                if signature and len(signature) == 1:
+                if signature and len(signature) == 1 and "**" not in signature[0][0]:
                     assert runtime_parameters(signature[0][0]) == parameters(method), f"{node.name}.{name}"
     assert {n for n in vars(_core) if not n.startswith("_")} <= known
 

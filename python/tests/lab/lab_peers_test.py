@@ -7,8 +7,9 @@ import time
 import pytest
 from lab_support import lab, needs_command, page_of, rows_of, write_rows
 
+from tessera.lab.compare import CacheFlush
 from tessera.lab.memory import meter_of
-from tessera.lab.peers import LIBRARIES, MOST_CALLS, CacheFlush, interleave
+from tessera.lab.peers import METHODS, MOST_CALLS, interleave
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,8 @@ def measured(tmp_path_factory):
 
 def test_every_library_has_a_row_at_every_point(measured):
     rows = rows_of(measured)
-    assert len(rows) == 2 * 2 * 2 * len(LIBRARIES)
-    assert [row["algorithm"] for row in rows[: len(LIBRARIES)]] == list(LIBRARIES)
+    assert len(rows) == 2 * 2 * 2 * len(METHODS)
+    assert [row["algorithm"] for row in rows[: len(METHODS)]] == list(METHODS)
     for row in rows:
         usable = row["algorithm"] in ("tessera", "sdpa_flash", "sdpa_math")  # the others need a GPU
         assert row["status"] == ("ok" if usable else "unsupported"), row["reason"]

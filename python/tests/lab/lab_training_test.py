@@ -11,7 +11,7 @@ from lab_support import lab, needs_command, page_of, rows_of, torch, write_rows
 
 from tessera.lab import worker
 from tessera.lab.model import Attention, Transformer, count_parameters
-from tessera.lab.training import Point
+from tessera.lab.training import Problem
 
 GRID = ("training", "--quick", "--device", "cpu", "--seq", "128,1024", "--width", "64", "--depth", "1")
 BUDGET = "24MiB"  # one matrix of 1024 x 1024 is 4 MiB, and standard attention needs several
@@ -217,7 +217,7 @@ def test_all_attentions_are_the_same_function(causal, kind):
 
 
 def test_operations_are_counted():
-    point = Point("flash", 256, 128, 3, 2, "fp32", "none", False, 2**30, 0)
+    point = Problem("flash", 256, 128, 3, 2, "fp32", "none", False, 2**30, 0)
     # Four matrices of the width squared, two of four times that; Q K^T and P V; forward once, backward twice.
     linear, pairs = 2 * (4 * 128**2 + 8 * 128**2) * 512, 2 * 2 * 2 * 256**2 * 128
     assert point.flops() == 3 * 3 * (linear + pairs)

@@ -71,4 +71,16 @@ struct BackwardCall {
 
 static_assert(sizeof(BackwardCall) < 4096, "the parameters of a kernel");
 
+using BackwardKernel = void (*)(BackwardCall);
+
+// The kernels before and after the tiles (prepare.cuh).
+struct BackwardEnds {
+  BackwardKernel prepare = nullptr;  // kPrepareThreads threads for 64 queries of a head
+  BackwardKernel finish = nullptr;   // kFinishThreads threads, likewise
+};
+
+// Those for sums of dQ as cuda.hopper's kernel leaves them. The files of cuda.flash2 compile them.
+BackwardEnds hopper_ends_fp16();
+BackwardEnds hopper_ends_bf16();
+
 }  // namespace tessera::cuda

@@ -25,7 +25,7 @@ __device__ inline HeadOptions head_options(const core::Problem& p, const core::S
   HeadOptions o{};
   o.bias = s.index * p.bias.batch_stride + q_head * p.bias.head_stride;
   o.slope = p.alibi_slopes != nullptr ? alibi_slope(p, s.index, q_head) : 0;
-  o.diagonal = static_cast<int>(min(max(s.band.diagonal, -core::kLongestWalk), core::kLongestWalk));
+  o.diagonal = static_cast<int>(min(max(s.band.diagonal, -kLongestWalk), kLongestWalk));
   if (p.dropout) o.stream = core::dropout_stream(p, s.index, q_head);
   o.row = p.origin.row, o.column = p.origin.column;
   return o;

@@ -12,10 +12,10 @@
 #include "core/base/host_device.h"
 #include "core/problem.h"
 
-namespace tessera::core {
+namespace tessera::cuda {
 
 inline constexpr std::int64_t kLongestWalk = std::int64_t{1} << 29;
-static_assert(kFarthestAlibi <= kLongestWalk);
+static_assert(core::kFarthestAlibi <= kLongestWalk);
 
 // A sequence shorter than kLongestWalk, in 32 bits: 64-bit arithmetic is slow on GPUs, and a thread
 // block computes this before it can begin to work.
@@ -25,7 +25,7 @@ struct ShortSequence {
   int k_begin = 0, k_length = 0;
 };
 
-TESSERA_HD inline ShortSequence short_sequence(const Problem& p, int index) {
+TESSERA_HD inline ShortSequence short_sequence(const core::Problem& p, int index) {
   if (!p.packed) return {index, 0, static_cast<int>(p.q_length), 0, static_cast<int>(p.k_length)};
   const int q_begin = p.cumulative_q[index], k_begin = p.cumulative_k[index];
   return {0, q_begin, p.cumulative_q[index + 1] - q_begin, k_begin, p.cumulative_k[index + 1] - k_begin};
@@ -37,14 +37,16 @@ struct Diagonals {
 };
 
 // The band in 32 bits.
-TESSERA_HD constexpr Diagonals diagonals(const Band& band) {
+TESSERA_HD constexpr Diagonals diagonals(const core::Band& band) {
   auto clamp = [](std::int64_t x) {
     return static_cast<int>(x < -kLongestWalk - 1  ? -kLongestWalk - 1
                             : x > kLongestWalk + 1 ? kLongestWalk + 1
                                                    : x);
   };
-  return {band.left == kUnbounded ? static_cast<int>(-kLongestWalk - 1) : clamp(band.diagonal - band.left),
-          band.right == kUnbounded ? static_cast<int>(kLongestWalk + 1) : clamp(band.diagonal + band.right)};
+  return {
+      band.left == core::kUnbounded ? static_cast<int>(-kLongestWalk - 1) : clamp(band.diagonal - band.left),
+      band.right == core::kUnbounded ? static_cast<int>(kLongestWalk + 1)
+                                     : clamp(band.diagonal + band.right)};
 }
 
 // How the diagonals of a sequence follow from its lengths. The host computes what all sequences of
@@ -63,7 +65,7 @@ struct DiagonalRule {
   }
 };
 
-inline DiagonalRule diagonal_rule(const Problem& p) {
+inline DiagonalRule diagonal_rule(const core::Problem& p) {
   DiagonalRule rule;
   rule.follows_lengths = !p.explicit_diagonal && p.align == Align::bottom_right;
   const std::int64_t diagonal =
@@ -75,8 +77,8 @@ inline DiagonalRule diagonal_rule(const Problem& p) {
   };
   constexpr int kFar = static_cast<int>(2 * kLongestWalk - 1);
   rule.diagonal = clamp(diagonal);
-  rule.low = p.left == kUnbounded ? -kFar : clamp(diagonal - p.left);
-  rule.high = p.right == kUnbounded ? kFar : clamp(diagonal + p.right);
+  rule.low = p.left == core::kUnbounded ? -kFar : clamp(diagonal - p.left);
+  rule.high = p.right == core::kUnbounded ? kFar : clamp(diagonal + p.right);
   return rule;
 }
 
@@ -178,9 +180,10 @@ using QueryWalk = StepWalk<WalkOrder::ascending>;
 // `columns`, restricted to the blocks that the block mask, if there is one, keeps for the block of
 // queries that contains query `begin`.
 template <typename Head>
-TESSERA_HD VisibleColumns with_kept_blocks(const Problem& p, VisibleColumns columns, Head q_head, int begin) {
+TESSERA_HD VisibleColumns with_kept_blocks(const core::Problem& p, VisibleColumns columns, Head q_head,
+                                           int begin) {
   if (!p.blocks) return columns;
-  const std::int64_t row = (p.blocks.heads == 1 ? 0 : q_head * p.blocks.q_blocks) + begin / p.blocks.block_q;
+  const std::int64_t row = p.blocks.block_row(q_head, begin);
   const std::int64_t first = p.blocks.row_offsets[row];
   columns.kept = p.blocks.columns + first;
   columns.count = static_cast<int>(p.blocks.row_offsets[row + 1] - first);
@@ -190,26 +193,25 @@ TESSERA_HD VisibleColumns with_kept_blocks(const Problem& p, VisibleColumns colu
 
 // The keys that queries [begin, end) of a sequence with `keys` of them see. The queries must lie in
 // one block of the block mask, if there is one (Tiling).
-TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Diagonals& diagonals, int keys,
+TESSERA_HD inline VisibleColumns visible_keys(const core::Problem& p, const Diagonals& diagonals, int keys,
                                               int q_head, int begin, int end) {
   const int first = begin + diagonals.low, last = end + diagonals.high;
   return with_kept_blocks(p, {first > 0 ? first : 0, last < keys ? last : keys}, q_head, begin);
 }
 
-TESSERA_HD inline VisibleColumns visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,
-                                              int begin, int end) {
-  const VisibleRange range = visible_range(s.band, begin, end, s.k_length);
+TESSERA_HD inline VisibleColumns visible_keys(const core::Problem& p, const core::Sequence& s,
+                                              std::int64_t q_head, int begin, int end) {
+  const core::VisibleRange range = core::visible_range(s.band, begin, end, s.k_length);
   return with_kept_blocks(p, {static_cast<int>(range.begin), static_cast<int>(range.end)}, q_head, begin);
 }
 
 // The queries that see keys [begin, end) of a sequence. The keys must lie in one block.
-TESSERA_HD inline VisibleColumns visible_queries(const Problem& p, const Sequence& s, std::int64_t q_head,
-                                                 int begin, int end) {
-  const VisibleRange range = visible_range(s.band.transposed(), begin, end, s.q_length);
+TESSERA_HD inline VisibleColumns visible_queries(const core::Problem& p, const core::Sequence& s,
+                                                 std::int64_t q_head, int begin, int end) {
+  const core::VisibleRange range = core::visible_range(s.band.transposed(), begin, end, s.q_length);
   VisibleColumns rows{static_cast<int>(range.begin), static_cast<int>(range.end)};
   if (!p.blocks) return rows;
-  const std::int64_t column =
-      (p.blocks.heads == 1 ? 0 : q_head * p.blocks.k_blocks) + begin / p.blocks.block_k;
+  const std::int64_t column = p.blocks.block_column(q_head, begin);
   const std::int64_t first = p.blocks.column_offsets[column];
   rows.kept = p.blocks.rows + first;
   rows.count = static_cast<int>(p.blocks.column_offsets[column + 1] - first);
@@ -218,15 +220,15 @@ TESSERA_HD inline VisibleColumns visible_queries(const Problem& p, const Sequenc
 }
 
 // Keys from the last to the first: under a causal mask the step on the diagonal comes first.
-TESSERA_HD inline KeyWalk key_walk(const Problem& p, const Sequence& s, std::int64_t q_head, int begin,
-                                   int end, int width, int shift = 0) {
+TESSERA_HD inline KeyWalk key_walk(const core::Problem& p, const core::Sequence& s, std::int64_t q_head,
+                                   int begin, int end, int width, int shift = 0) {
   return KeyWalk(visible_keys(p, s, q_head, begin, end), width, shift);
 }
 
 // Queries from the first to the last.
-TESSERA_HD inline QueryWalk query_walk(const Problem& p, const Sequence& s, std::int64_t q_head, int begin,
-                                       int end, int width, int shift = 0) {
+TESSERA_HD inline QueryWalk query_walk(const core::Problem& p, const core::Sequence& s, std::int64_t q_head,
+                                       int begin, int end, int width, int shift = 0) {
   return QueryWalk(visible_queries(p, s, q_head, begin, end), width, shift);
 }
 
-}  // namespace tessera::core
+}  // namespace tessera::cuda

@@ -8,8 +8,10 @@
 #include "core/test_problems.h"
 #include "core/visibility.h"
 
-namespace tessera::core {
+namespace tessera::cuda {
 namespace {
+
+using namespace core;
 
 // How often a walk's steps contain each column, checking each step on the way.
 template <typename Walk>
@@ -140,4 +142,4 @@ TEST(DiagonalRule, DoesNotOverflow) {
 }
 
 }  // namespace
-}  // namespace tessera::core
+}  // namespace tessera::cuda

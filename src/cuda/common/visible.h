@@ -19,7 +19,7 @@ struct Run {
 class Runs {
  public:
   Runs() = default;
-  TESSERA_HD explicit Runs(const core::VisibleColumns& visible)
+  TESSERA_HD explicit Runs(const VisibleColumns& visible)
       : visible_(visible), left_(visible.count < 0 ? 1 : visible.count) {}
 
   // The next run, whose steps begin where column + shift is a multiple of `width`.
@@ -45,7 +45,7 @@ class Runs {
   static TESSERA_HD constexpr std::int64_t earlier(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
   static TESSERA_HD constexpr std::int64_t later(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-  core::VisibleColumns visible_;
+  VisibleColumns visible_;
   int left_;  // kept blocks, or the one range, still to come
 };
 

@@ -45,7 +45,7 @@ TEST(Runs, ContainWhatTheTilesContain) {
                               for (std::int64_t column = tile.begin; column < tile.end; ++column)
                                 ++expected[static_cast<int>(column)];
                             });
-        EXPECT_EQ(columns_of(Runs(core::visible_keys(p, s, head, begin, end)), width, shift), expected);
+        EXPECT_EQ(columns_of(Runs(visible_keys(p, s, head, begin, end)), width, shift), expected);
       }
       const core::Tiling columns{s.k_length, core::draw(random, 1, 12), p.blocks.block_k};
       for (std::int64_t t = 0; t < columns.count(); ++t) {
@@ -56,7 +56,7 @@ TEST(Runs, ContainWhatTheTilesContain) {
                               for (std::int64_t row = tile.begin; row < tile.end; ++row)
                                 ++expected[static_cast<int>(row)];
                             });
-        EXPECT_EQ(columns_of(Runs(core::visible_queries(p, s, head, begin, end)), width, shift), expected);
+        EXPECT_EQ(columns_of(Runs(visible_queries(p, s, head, begin, end)), width, shift), expected);
       }
     }
   }

@@ -35,23 +35,23 @@ struct OwnedTile {
   int begin, end;
 };
 
-template <BackwardConfig C>
+template <PassConfig C>
 __device__ __forceinline__ OwnedTile owned_tile(const BackwardArguments& a) {
   const core::Problem& p = a.problem;
   const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
   const core::Sequence s = core::sequence(p, task.sequence);
   constexpr bool kKeys = C.owner == Owner::keys;
   const std::int64_t block = !p.blocks ? 0 : kKeys ? p.blocks.block_k : p.blocks.block_q;
-  const core::Tile tile = core::Tiling{kKeys ? s.k_length : s.q_length, C.rows(), block}[task.tile];
+  const core::Interval tile = core::Tiling{kKeys ? s.k_length : s.q_length, C.rows(), block}[task.tile];
   return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};
 }
 
-template <BackwardConfig C>
+template <PassConfig C>
 struct Backward {
   static constexpr bool kKeys = C.owner == Owner::keys;
   static constexpr int kNTiles = C.block / 8, kThreads = C.threads();
-  using Tile = SharedTile32<C.dim>;
-  using Walk = core::StepWalk<kKeys ? core::WalkOrder::ascending : core::WalkOrder::descending>;
+  using Tile = SharedTile32<C.head_dim>;
+  using Walk = StepWalk<kKeys ? WalkOrder::ascending : WalkOrder::descending>;
   using Scores = float[1][kNTiles][4];
 
   const BackwardArguments& arguments;
@@ -59,20 +59,20 @@ struct Backward {
   const std::uint32_t base;  // shared memory
   const int warp_row;        // this warp's first row in the tile
   int own;                   // this warp's first row in the sequence
-  float score_gradient[1][C.score_gradient ? C.dim / 8 : 1][4] = {};
-  float value_gradient[1][C.value_gradient ? C.dim / 8 : 1][4] = {};
+  float score_gradient[1][C.score_gradient ? C.head_dim / 8 : 1][4] = {};
+  float value_gradient[1][C.value_gradient ? C.head_dim / 8 : 1][4] = {};
   float row_lse[2], row_delta[2];  // if queries are owned
 
-  static constexpr std::uint32_t kOwnedBytes = C.owned_tiles() * C.rows() * C.dim * 4;
+  static constexpr std::uint32_t kOwnedBytes = C.owned_tiles() * C.rows() * C.head_dim * 4;
 
   // Owned: K or Q, and V or dO. Streamed: Q or K, and dO or V. The factors of the owned rows follow
   // all tiles.
   __device__ __forceinline__ Tile owned(int which) const {
-    return {base + which * C.rows() * C.dim * 4,
+    return {base + which * C.rows() * C.head_dim * 4,
             base + kOwnedBytes + C.stages * C.stage_bytes() + which * C.rows() * 4};
   }
   __device__ __forceinline__ Tile passing(int stage, int which) const {
-    return {base + kOwnedBytes + stage * C.stage_bytes() + which * C.block * C.dim * 4,
+    return {base + kOwnedBytes + stage * C.stage_bytes() + which * C.block * C.head_dim * 4,
             statistics(stage) + (2 + which) * C.block * 4};
   }
   // Of the streamed rows: LSE and delta if they are queries, and two factors.
@@ -114,8 +114,10 @@ struct Backward {
   __device__ __forceinline__ void load_step(int stage, int column, const RowSource32& first,
                                             const RowSource32& second, int limit, const float* lse,
                                             std::int64_t lse_stride, const float* delta) const {
-    load_rows<C.dim, C.block, kThreads, C.async(), C.featured>(passing(stage, 0), first, column, limit);
-    load_rows<C.dim, C.block, kThreads, C.async(), C.featured>(passing(stage, 1), second, column, limit);
+    load_rows<C.head_dim, C.block, kThreads, C.async(), C.featured()>(passing(stage, 0), first, column,
+                                                                      limit);
+    load_rows<C.head_dim, C.block, kThreads, C.async(), C.featured()>(passing(stage, 1), second, column,
+                                                                      limit);
     if constexpr (C.async()) ptx::commit_copies();
     if (kKeys && threadIdx.x < C.block) {
       const int row = column + static_cast<int>(threadIdx.x);
@@ -128,7 +130,7 @@ struct Backward {
   }
 
   // Turns `x` into P (with dropout) and `y` into dS.
-  __device__ __forceinline__ void scores(Scores& x, Scores& y, const ScoreTerms<C.featured>& terms,
+  __device__ __forceinline__ void scores(Scores& x, Scores& y, const ScoreTerms<C.featured()>& terms,
                                          const Step& step, int stage, int head, bool masked,
                                          bool wants_scores) const {
     const int lane = lane_index();
@@ -140,7 +142,7 @@ struct Backward {
         clear(y);
       }
     }
-    const bool drops = C.featured && p.dropout;
+    const bool drops = C.featured() && p.dropout;
     std::uint32_t kept = 0xFFFFFFFFU;  // bit 4 n + e
     if (drops) kept = kept_bits(head, step.begin);
     const float keep_scale = arguments.constants.keep_scale;
@@ -158,7 +160,7 @@ struct Backward {
         const float delta = !kKeys ? row_delta[e / 2] : e % 2 == 0 ? column_delta.x : column_delta.y;
         float derivative;
         const float score = terms.score(x[0][n][e], kKeys ? column : row, kKeys ? row : column, derivative);
-        const bool hidden = C.featured && score == -kInfinity;  // by its bias
+        const bool hidden = C.featured() && score == -kInfinity;  // by its bias
         const float probability = hidden ? 0.0F : exp_difference(score, lse);
         const bool keep = (kept >> (4 * n + e) & 1) != 0;
         float gradient = C.score_gradient ? y[0][n][e] : 0.0F;
@@ -236,15 +238,15 @@ struct Backward {
         row_delta[h] = row < end ? delta[row] : 0.0F;
       }
     }
-    const core::Diagonals band = core::diagonals(s.band);
-    const ScoreTerms<C.featured> terms(p, arguments.constants, s, head);
+    const Diagonals band = diagonals(s.band);
+    const ScoreTerms<C.featured()> terms(p, arguments.constants, s, head);
     Walk walk = walk_of(s, head, begin, end);
     int stage = 0;
     if (!walk.done()) load_step(0, walk.begin(), first, second, limit, lse, lse_stride, delta);
     while (!walk.done()) {
       const Step step{walk.begin(), {band, walk.first(), walk.last()}};
       const bool masked = !all_visible(step, own, 16);
-      const bool any_masked = (C.featured && p.has_bias) || !all_visible(step, begin, C.rows());
+      const bool any_masked = (C.featured() && p.has_bias) || !all_visible(step, begin, C.rows());
       const bool works = !none_visible(step, own, 16);
       walk.next();
 
@@ -288,21 +290,21 @@ struct Backward {
 
   __device__ __forceinline__ Walk walk_of(const core::Sequence& s, int head, int begin, int end) const {
     if constexpr (kKeys) {
-      return core::query_walk(p, s, head, begin, end, C.block);
+      return query_walk(p, s, head, begin, end, C.block);
     } else {
-      return core::key_walk(p, s, head, begin, end, C.block, C.featured ? dropout_shift(p) : 0);
+      return key_walk(p, s, head, begin, end, C.block, C.featured() ? dropout_shift(p) : 0);
     }
   }
 
   // Removes the non-finite values of a step. Its scores have been computed with them, so dS carries
   // them to the rows that see them; the gradient of values gets them here.
-  __device__ __forceinline__ void clean(const Step& step, int stage, const ScoreTerms<C.featured>& terms,
+  __device__ __forceinline__ void clean(const Step& step, int stage, const ScoreTerms<C.featured()>& terms,
                                         int end) {
     __syncthreads();
     if constexpr (C.value_gradient) {
       add_non_finite<C.multiply, C.block>(value_gradient, passing(stage, 1), [&](int row, int column) {
         const int key = own + row, query = step.begin + column;
-        return step.sees(key, query) && (!C.featured || (key < end && !terms.hides(query, key)));
+        return step.sees(key, query) && (!C.featured() || (key < end && !terms.hides(query, key)));
       });
       __syncthreads();
       clean_rows<C.multiply, C.block, kThreads>(passing(stage, 1));
@@ -319,12 +321,12 @@ struct Backward {
     const RowSource32 first =
         kKeys ? rows_of(p.k, s.tensor_batch, head, s.k_begin, p.qk_dim, arguments.constants.aligned)
               : rows_of(p.q, s.tensor_batch, head, s.q_begin, p.qk_dim, arguments.constants.aligned);
-    load_rows<C.dim, C.rows(), kThreads, C.async(), C.featured>(owned(0), first, begin, end);
+    load_rows<C.head_dim, C.rows(), kThreads, C.async(), C.featured()>(owned(0), first, begin, end);
     if constexpr (C.score_gradient) {
       const RowSource32 second =
           kKeys ? rows_of(p.v, s.tensor_batch, head, s.k_begin, p.v_dim, arguments.constants.aligned)
                 : rows_of(p.grad_out, s.tensor_batch, head, s.q_begin, p.v_dim, arguments.constants.aligned);
-      load_rows<C.dim, C.rows(), kThreads, C.async(), C.featured>(owned(1), second, begin, end);
+      load_rows<C.head_dim, C.rows(), kThreads, C.async(), C.featured()>(owned(1), second, begin, end);
     }
     if constexpr (C.async()) ptx::commit_copies();
     wait();
@@ -349,7 +351,7 @@ struct Backward {
       if (!to) return;
       const float factor[2] = {scale, scale};
       store_rows<C.multiply>(
-          gradient, 0, factor, static_cast<int>(columns), !C.featured || arguments.constants.aligned,
+          gradient, 0, factor, static_cast<int>(columns), !C.featured() || arguments.constants.aligned,
           [&](int h) -> float* {
             const int row = own + lane_index() / 4 + 8 * h;
             return row < tile.end ? to.row<float>(tile.s.tensor_batch, tile.head, first + row) : nullptr;
@@ -363,9 +365,9 @@ struct Backward {
 };
 
 template <typename Config>
-__global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_per_multiprocessor)
+__global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_blocks)
     backward_kernel(const __grid_constant__ BackwardArguments a) {
-  constexpr BackwardConfig C = Config::value;
+  constexpr PassConfig C = Config::value;
   extern __shared__ __align__(128) unsigned char shared[];
   Backward<C> backward{a, a.problem, ptx::shared_address(shared), warp_index() * 16};
   backward.run();

@@ -13,7 +13,7 @@ namespace tessera::cuda::fp32 {
 template <BiasGradientConfig C>
 struct BiasGradient {
   static constexpr int kNTiles = C.block_k / 8, kThreads = C.threads();
-  using Tile = SharedTile32<C.dim>;
+  using Tile = SharedTile32<C.head_dim>;
   using Scores = float[1][kNTiles][4];
 
   const core::Problem& p;
@@ -25,7 +25,7 @@ struct BiasGradient {
 
   template <int Rows>
   __device__ __forceinline__ void load(Tile to, const RowSource32& from, int row, int limit) const {
-    load_rows<C.dim, Rows, kThreads, C.async(), true>(to, from, row, limit);
+    load_rows<C.head_dim, Rows, kThreads, C.async(), true>(to, from, row, limit);
     if constexpr (C.async()) ptx::commit_copies();
   }
 
@@ -33,7 +33,7 @@ struct BiasGradient {
   __device__ __forceinline__ void add(const core::Sequence& s, int head, int begin, int key) {
     const int lane = lane_index(), own = begin + warp_index() * 16;
     const int queries = static_cast<int>(s.q_length), keys = static_cast<int>(s.k_length);
-    const core::Diagonals band = core::diagonals(s.band);
+    const Diagonals band = diagonals(s.band);
     if (none_in_band(band, own, own + 16, key, key + C.block_k)) return;
     const Dropout dropout(p, s, head);
     // Bit 4 n + e of each. A loop that is not unrolled, because divisions and random bits are long.
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   constexpr BiasGradientConfig C = Config::value;
   extern __shared__ __align__(128) unsigned char shared[];
   const std::uint32_t base = ptx::shared_address(shared);
-  using Tile = SharedTile32<C.dim>;
+  using Tile = SharedTile32<C.head_dim>;
   constexpr std::uint32_t kFactors = 2 * (C.block_q() + C.block_k) * Tile::kRowBytes;
   constexpr std::uint32_t kSums = kFactors + factors_per_row(C.multiply) * 2 * (C.block_q() + C.block_k) * 4;
   auto tile = [base](int row) {  // from a row of Q, dO, K and V

@@ -17,59 +17,59 @@ enum class Multiply : int {
   fma,     // by fp32 multiply-adds: sm_75
 };
 
+// Which score options an instance has.
+enum class Variant : int {
+  plain,
+  featured,  // bias, ALiBi, softcap, dropout and rows on any boundary
+};
+
 // A row of a tile that is split into halves has a factor (row_power.h).
 constexpr int factors_per_row(Multiply multiply) { return multiply == Multiply::halves ? 1 : 0; }
 
 // The head_dims that are compiled. A problem takes the smallest that holds its qk_dim and v_dim.
-inline constexpr int kDims[] = {64, 128, 256};
-inline constexpr int kDimCount = 3;
+inline constexpr int kHeadDims[] = {64, 128, 256};
+inline constexpr int kHeadDimCount = 3;
 
 // A warp works on 16 * m_tiles rows of queries; a thread block copies block_k keys and values per
 // step.
 struct ForwardConfig {
   Multiply multiply;
-  int dim;
+  int head_dim;
   int m_tiles;
   int warps;
   int block_k;
-  int blocks_per_multiprocessor;
-  bool featured;  // bias, ALiBi, softcap, dropout and rows on any boundary
+  int thread_blocks;
+  Variant variant;
 
   bool operator==(const ForwardConfig&) const = default;
+  constexpr bool featured() const { return variant == Variant::featured; }
   constexpr int block_q() const { return 16 * m_tiles * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
   // Q, K and V, then the factors of their rows if they are split.
   constexpr int rows() const { return block_q() + 2 * block_k; }
   constexpr std::size_t shared_memory() const {
-    return static_cast<std::size_t>(rows() * (dim + factors_per_row(multiply)) * 4);
+    return static_cast<std::size_t>(rows() * (head_dim + factors_per_row(multiply)) * 4);
   }
-};
-
-// Which instance of a kernel.
-enum class Instance : int {
-  plain,
-  large,     // plain; more queries a tile, more shared memory (head_dim 128: 162 KiB, 256: 193 KiB)
-  featured,  // bias, ALiBi, softcap, dropout and rows on any boundary
 };
 
 // Every thread block splits the keys and values that it reads into halves. The more queries it has,
-// the fewer thread blocks repeat that work.
-constexpr ForwardConfig forward_config(Multiply multiply, int dim, Instance instance) {
-  const bool featured = instance == Instance::featured;
+// the fewer thread blocks repeat that work. `large`: more queries a tile and more shared memory
+// (head_dim 128: 162 KiB, 256: 193 KiB), for plain problems on the tensor cores.
+constexpr ForwardConfig forward_config(Multiply multiply, int head_dim, Variant variant, bool large = false) {
   if (multiply == Multiply::halves) {
-    if (instance == Instance::large) {
-      if (dim == 64) return {multiply, 64, 2, 8, 64, 1, false};
-      if (dim == 128) return {multiply, 128, 2, 8, 32, 1, false};
-      return {multiply, 256, 1, 8, 32, 1, false};
+    if (large) {
+      if (head_dim == 64) return {multiply, 64, 2, 8, 64, 1, variant};
+      if (head_dim == 128) return {multiply, 128, 2, 8, 32, 1, variant};
+      return {multiply, 256, 1, 8, 32, 1, variant};
     }
-    if (dim == 64) return {multiply, 64, 2, 4, featured ? 16 : 32, 2, featured};
-    if (dim == 128) return {multiply, 128, 1, 8, 32, 1, featured};
-    return {multiply, 256, 1, 4, 16, 2, featured};
+    if (head_dim == 64) return {multiply, 64, 2, 4, variant == Variant::featured ? 16 : 32, 2, variant};
+    if (head_dim == 128) return {multiply, 128, 1, 8, 32, 1, variant};
+    return {multiply, 256, 1, 4, 16, 2, variant};
   }
-  if (dim == 64) return {multiply, 64, 2, 4, 32, 1, featured};
-  if (dim == 128) return {multiply, 128, 1, 4, 32, 1, featured};
-  return {multiply, 256, 1, 2, 16, 1, featured};
+  if (head_dim == 64) return {multiply, 64, 2, 4, 32, 1, variant};
+  if (head_dim == 128) return {multiply, 128, 1, 4, 32, 1, variant};
+  return {multiply, 256, 1, 2, 16, 1, variant};
 }
 
 // Numbers that the kernels would otherwise have to convert from double precision or to derive.
@@ -98,29 +98,30 @@ enum class Owner : int { keys, queries };
 
 // The gradients of keys and of values take one pass if both fit into registers, otherwise a pass
 // each.
-struct BackwardConfig {
+struct PassConfig {
   Multiply multiply;
   Owner owner;
   bool score_gradient;  // dK (owner keys) or dQ (owner queries)
   bool value_gradient;  // dV (owner keys)
-  int dim;
+  int head_dim;
   int warps;   // of 16 rows each
   int block;   // streamed rows of a step
   int stages;  // steps in shared memory
-  int blocks_per_multiprocessor;
-  bool featured;
+  int thread_blocks;
+  Variant variant;
 
-  bool operator==(const BackwardConfig&) const = default;
+  bool operator==(const PassConfig&) const = default;
+  constexpr bool featured() const { return variant == Variant::featured; }
   constexpr int rows() const { return 16 * warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
   // Of the owned rows: K and V, or Q and dO. The gradient of values alone does not need V.
   constexpr int owned_tiles() const { return score_gradient ? 2 : 1; }
-  constexpr int stage_bytes() const { return 2 * block * dim * 4; }
+  constexpr int stage_bytes() const { return 2 * block * head_dim * 4; }
   // Of the streamed rows of a step: LSE, delta, and two factors.
   constexpr int statistics_bytes() const { return (2 + 2 * factors_per_row(multiply)) * block * 4; }
   constexpr std::size_t shared_memory() const {
-    return static_cast<std::size_t>(owned_tiles() * rows() * (dim + factors_per_row(multiply)) * 4 +
+    return static_cast<std::size_t>(owned_tiles() * rows() * (head_dim + factors_per_row(multiply)) * 4 +
                                     stages * (stage_bytes() + statistics_bytes()));
   }
 };
@@ -128,26 +129,28 @@ struct BackwardConfig {
 enum class Gradient : int { keys_and_values, keys, values, queries };
 
 // Whether one pass computes the gradients of keys and of values.
-constexpr bool together(int dim, bool featured) { return dim == 64 || (dim == 128 && !featured); }
+constexpr bool together(int head_dim, Variant variant) {
+  return head_dim == 64 || (head_dim == 128 && variant == Variant::plain);
+}
 
-constexpr BackwardConfig backward_config(Multiply multiply, Gradient gradient, int dim, bool featured) {
-  BackwardConfig c{};
+constexpr PassConfig pass_config(Multiply multiply, Gradient gradient, int head_dim, Variant variant) {
+  PassConfig c{};
   c.multiply = multiply;
   c.owner = gradient == Gradient::queries ? Owner::queries : Owner::keys;
   c.score_gradient = gradient != Gradient::values;
   c.value_gradient = gradient == Gradient::keys_and_values || gradient == Gradient::values;
-  c.dim = dim;
-  c.featured = featured;
+  c.head_dim = head_dim;
+  c.variant = variant;
   if (multiply == Multiply::halves) {
-    c.warps = dim == 64 && !featured ? 8 : dim == 256 && c.score_gradient ? 2 : 4;
-    c.block = dim == 64 && !featured ? 32 : 16;
-    c.stages = dim == 256 ? 1 : 2;
-    c.blocks_per_multiprocessor = c.warps == 8 ? 1 : 2;
+    c.warps = head_dim == 64 && variant == Variant::plain ? 8 : head_dim == 256 && c.score_gradient ? 2 : 4;
+    c.block = head_dim == 64 && variant == Variant::plain ? 32 : 16;
+    c.stages = head_dim == 256 ? 1 : 2;
+    c.thread_blocks = c.warps == 8 ? 1 : 2;
   } else {
-    c.warps = dim == 64 ? 4 : dim == 128 ? 2 : 1;
-    c.block = dim == 64 ? 32 : dim == 128 ? 16 : 8;
+    c.warps = head_dim == 64 ? 4 : head_dim == 128 ? 2 : 1;
+    c.block = head_dim == 64 ? 32 : head_dim == 128 ? 16 : 8;
     c.stages = 1;
-    c.blocks_per_multiprocessor = 1;
+    c.thread_blocks = 1;
   }
   return c;
 }
@@ -156,7 +159,7 @@ constexpr BackwardConfig backward_config(Multiply multiply, Gradient gradient, i
 // thread block owns 16 * groups keys. The `parts` warps of a group divide the queries of a step for
 // the scores, and the columns for the gradients.
 struct FusedConfig {
-  int dim;
+  int head_dim;
   int groups;
   int parts;
 
@@ -169,7 +172,7 @@ struct FusedConfig {
   // the gradients of the keys.
   constexpr int exchanges() const { return parts == 1 ? 1 : 3; }
   constexpr int tile_bytes() const {
-    return 2 * (rows() + kBlock) * dim * 4 + exchanges() * rows() * kBlock * 4;
+    return 2 * (rows() + kBlock) * head_dim * 4 + exchanges() * rows() * kBlock * 4;
   }
   // The factors of all these tiles, and LSE and delta.
   constexpr int small_bytes() const {
@@ -180,8 +183,10 @@ struct FusedConfig {
   }
 };
 
-constexpr FusedConfig fused_config(int dim) {
-  return dim == 64 ? FusedConfig{64, 8, 1} : dim == 128 ? FusedConfig{128, 8, 1} : FusedConfig{256, 4, 2};
+constexpr FusedConfig fused_config(int head_dim) {
+  return head_dim == 64    ? FusedConfig{64, 8, 1}
+         : head_dim == 128 ? FusedConfig{128, 8, 1}
+                           : FusedConfig{256, 4, 2};
 }
 
 struct BackwardArguments {
@@ -203,7 +208,7 @@ inline constexpr int kDeltaThreads = 256;
 // it.
 struct BiasGradientConfig {
   Multiply multiply;
-  int dim;
+  int head_dim;
   int warps;  // of 16 queries each
   int block_k;
 
@@ -212,19 +217,19 @@ struct BiasGradientConfig {
   constexpr int threads() const { return 32 * warps; }
   constexpr bool async() const { return multiply == Multiply::halves; }
   constexpr std::size_t shared_memory() const {
-    return static_cast<std::size_t>(2 * (block_q() + block_k) * (dim + factors_per_row(multiply)) * 4 +
+    return static_cast<std::size_t>(2 * (block_q() + block_k) * (head_dim + factors_per_row(multiply)) * 4 +
                                     warps * block_k * 4);
   }
 };
 
-constexpr BiasGradientConfig bias_gradient_config(Multiply multiply, int dim) {
+constexpr BiasGradientConfig bias_gradient_config(Multiply multiply, int head_dim) {
   if (multiply == Multiply::halves) {
-    if (dim == 64) return {multiply, 64, 4, 16};
-    if (dim == 128) return {multiply, 128, 4, 16};
+    if (head_dim == 64) return {multiply, 64, 4, 16};
+    if (head_dim == 128) return {multiply, 128, 4, 16};
     return {multiply, 256, 2, 16};
   }
-  if (dim == 64) return {multiply, 64, 4, 16};
-  if (dim == 128) return {multiply, 128, 2, 16};
+  if (head_dim == 64) return {multiply, 64, 4, 16};
+  if (head_dim == 128) return {multiply, 128, 2, 16};
   return {multiply, 256, 1, 8};
 }
 
@@ -247,7 +252,7 @@ struct InstanceOf {
   void (*kernel)(Arguments);
 };
 using ForwardInstance = InstanceOf<ForwardConfig, ForwardArguments>;
-using BackwardInstance = InstanceOf<BackwardConfig, BackwardArguments>;
+using BackwardInstance = InstanceOf<PassConfig, BackwardArguments>;
 using FusedInstance = InstanceOf<FusedConfig, BackwardArguments>;
 using BiasGradientInstance = InstanceOf<BiasGradientConfig, BiasGradientArguments>;
 

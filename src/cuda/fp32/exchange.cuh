@@ -15,13 +15,13 @@ namespace tessera::cuda::fp32 {
 template <FusedConfig C>
 struct FusedExchange {
   static constexpr int kBlock = FusedConfig::kBlock, kThreads = C.threads(), kRows = C.rows();
-  static constexpr int kQueries = kBlock / C.parts;            // whose scores a warp computes
-  static constexpr int kNTiles = kQueries / 8;                 // the same in n8 tiles
-  static constexpr int kColumns = C.dim / C.parts;             // of dK and dV
-  static constexpr int kQueryTiles = C.dim == 64 ? 1 : 2;      // of dQ: m16 tiles of a warp
-  static constexpr int kSlices = C.warps() * kQueryTiles / 2;  // of dQ: slices of columns
-  static constexpr int kSliceTiles = C.dim / kSlices / 8;      // n8 tiles of a slice
-  using Tile = SharedTile32<C.dim>;
+  static constexpr int kQueries = kBlock / C.parts;             // whose scores a warp computes
+  static constexpr int kNTiles = kQueries / 8;                  // the same in n8 tiles
+  static constexpr int kColumns = C.head_dim / C.parts;         // of dK and dV
+  static constexpr int kQueryTiles = C.head_dim == 64 ? 1 : 2;  // of dQ: m16 tiles of a warp
+  static constexpr int kSlices = C.warps() * kQueryTiles / 2;   // of dQ: slices of columns
+  static constexpr int kSliceTiles = C.head_dim / kSlices / 8;  // n8 tiles of a slice
+  using Tile = SharedTile32<C.head_dim>;
   using Exchange = SharedTile32<kBlock>;  // rows are keys, columns queries
   using Scores = float[1][kNTiles][4];
   using Split = SplitAccumulators<1, kNTiles>;

@@ -92,15 +92,16 @@ __device__ __forceinline__ QueryTile query_tile(const ForwardArguments& a) {
   const core::Problem& p = a.problem;
   const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
   const core::Sequence s = core::sequence(p, task.sequence);
-  const core::Tile tile = core::Tiling{s.q_length, C.block_q(), p.blocks ? p.blocks.block_q : 0}[task.tile];
+  const core::Interval tile =
+      core::Tiling{s.q_length, C.block_q(), p.blocks ? p.blocks.block_q : 0}[task.tile];
   return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};
 }
 
 // The keys and values that a thread block walks over. In shared memory where registers are scarce.
 struct KeySource {
   RowSource32 k, v;
-  core::VisibleColumns columns;
-  core::Diagonals band;
+  VisibleColumns columns;
+  Diagonals band;
   int keys;     // of the sequence
   int queries;  // the end of the thread block's queries
 };
@@ -108,7 +109,7 @@ struct KeySource {
 template <ForwardConfig C>
 struct Forward {
   static constexpr int kMTiles = C.m_tiles, kNTiles = C.block_k / 8, kThreads = C.threads();
-  using Tile = SharedTile32<C.dim>;
+  using Tile = SharedTile32<C.head_dim>;
   using Scores = float[kMTiles][kNTiles][4];
   static constexpr bool kSharedSource = C.multiply == Multiply::halves;
 
@@ -118,11 +119,11 @@ struct Forward {
   const Tile q, k, v;
   KeySource& source;
   RowStatistics<kMTiles> rows{};
-  float out[kMTiles][C.dim / 8][4] = {};
+  float out[kMTiles][C.head_dim / 8][4] = {};
 
   template <int Rows>
   __device__ __forceinline__ void load(Tile to, const RowSource32& from, int row, int limit) const {
-    load_rows<C.dim, Rows, kThreads, C.async(), C.featured>(to, from, row, limit);
+    load_rows<C.head_dim, Rows, kThreads, C.async(), C.featured()>(to, from, row, limit);
     if constexpr (C.async()) ptx::commit_copies();
   }
 
@@ -133,7 +134,7 @@ struct Forward {
   __device__ __forceinline__ int query(int m, int h) const { return own + 16 * m + lane_index() / 4 + 8 * h; }
 
   // Turns products into scores; those of masked pairs become -inf.
-  __device__ __forceinline__ void apply_mask(Scores& x, const ScoreTerms<C.featured>& terms, int key,
+  __device__ __forceinline__ void apply_mask(Scores& x, const ScoreTerms<C.featured()>& terms, int key,
                                              const Visible& visible, bool masked) const {
     for_each_score([&](int m, int n, int e, int row, int column) {
       float derivative;
@@ -182,15 +183,15 @@ struct Forward {
       const int kv_head = kv_head_of(p, head);
       source.k = rows_of(p.k, s.tensor_batch, kv_head, s.k_begin, p.qk_dim, arguments.constants.aligned);
       source.v = rows_of(p.v, s.tensor_batch, kv_head, s.k_begin, p.v_dim, arguments.constants.aligned);
-      source.columns = core::visible_keys(p, s, head, begin, end);
-      source.band = core::diagonals(s.band);
+      source.columns = visible_keys(p, s, head, begin, end);
+      source.band = diagonals(s.band);
       source.keys = static_cast<int>(s.k_length);
       source.queries = end;
     }
     if constexpr (kSharedSource) __syncthreads();
-    const ScoreTerms<C.featured> terms(p, arguments.constants, s, head);
-    core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&> walk(
-        source.columns, C.block_k, C.featured ? dropout_shift(p) : 0);
+    const ScoreTerms<C.featured()> terms(p, arguments.constants, s, head);
+    StepWalk<WalkOrder::descending, const VisibleColumns&> walk(source.columns, C.block_k,
+                                                                C.featured() ? dropout_shift(p) : 0);
 
     load<C.block_q()>(q, rows_of(p.q, s.tensor_batch, head, s.q_begin, p.qk_dim, arguments.constants.aligned),
                       begin, end);
@@ -199,7 +200,7 @@ struct Forward {
     prepare_rows<C.multiply, C.block_q(), kThreads>(q, false);
     while (!walk.done()) {
       const int key = walk.begin();
-      const core::Diagonals band = source.band;
+      const Diagonals band = source.band;
       const Visible visible{band, walk.first(), walk.last()};
       const bool whole = visible.first == key && visible.last == key + C.block_k;
       const bool masked = !whole || !all_in_band(band, own, own + 16 * kMTiles, key, key + C.block_k);
@@ -218,7 +219,7 @@ struct Forward {
         float factor[kMTiles][2];
         online_softmax(x, rows, factor);
         rescale(out, factor);
-        if constexpr (C.featured) {
+        if constexpr (C.featured()) {
           if (p.dropout) apply_dropout(x, key);
         }
       }
@@ -226,7 +227,7 @@ struct Forward {
       wait();
       bool non_finite = false;  // V holds a non-finite value that some query may not see
       const int first = own - warp_index() * 16 * kMTiles;  // of the thread block's queries
-      const bool partial = (C.featured && p.has_bias) || !whole ||
+      const bool partial = (C.featured() && p.has_bias) || !whole ||
                            !all_in_band(band, first, first + C.block_q(), key, key + C.block_k);
       const bool found = prepare_rows<C.multiply, C.block_k, kThreads>(v, partial);
       if (partial) {
@@ -239,7 +240,7 @@ struct Forward {
       if (non_finite) {
         add_non_finite<C.multiply, C.block_k>(out, v, [&](int row, int column) {
           if (!visible.key(own + row, key + column)) return false;
-          return !C.featured || (own + row < source.queries && !terms.hides(own + row, key + column));
+          return !C.featured() || (own + row < source.queries && !terms.hides(own + row, key + column));
         });
         __syncthreads();
         clean_rows<C.multiply, C.block_k, kThreads>(v);
@@ -252,7 +253,7 @@ struct Forward {
 
   __device__ __forceinline__ void finalize() {
     const auto [s, head, begin, end] = query_tile<C>(arguments);
-    const bool aligned = !C.featured || arguments.constants.aligned;
+    const bool aligned = !C.featured() || arguments.constants.aligned;
     unsigned ones = 0;  // rows whose sum is exactly 1
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
@@ -263,7 +264,7 @@ struct Forward {
         const int row = query(m, h);
         const float sum = sum_of_row(rows.sum[m][h]);
         factor[h] = sum == 0 ? 0.0F : reciprocal(sum);
-        if (C.featured && p.dropout) factor[h] *= arguments.constants.keep_scale;
+        if (C.featured() && p.dropout) factor[h] *= arguments.constants.keep_scale;
         to[h] = row < end ? p.out.row<float>(s.tensor_batch, head, s.q_begin + row) : nullptr;
         if (sum == 1 && row < end) ones |= 1U << (2 * m + h);
         if (row < end && p.lse && lane_index() % 4 == 0) {
@@ -282,7 +283,7 @@ struct Forward {
 
   // The only key that a row sees, or -1.
   __device__ __forceinline__ int only_key(const core::Sequence& s, int head, int row) const {
-    core::KeyWalk walk = core::key_walk(p, s, head, row, row + 1, C.block_k);
+    KeyWalk walk = key_walk(p, s, head, row, row + 1, C.block_k);
     if (walk.done() || walk.last() - walk.first() != 1) return -1;
     const int key = walk.first();
     walk.next();
@@ -307,7 +308,7 @@ struct Forward {
 };
 
 template <typename Config>
-__global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_per_multiprocessor)
+__global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_blocks)
     forward_kernel(const __grid_constant__ ForwardArguments a) {
   constexpr ForwardConfig C = Config::value;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.blocks_
 #endif
   extern __shared__ __align__(128) unsigned char shared[];
   const std::uint32_t base = ptx::shared_address(shared);
-  using Tile = SharedTile32<C.dim>;
+  using Tile = SharedTile32<C.head_dim>;
   constexpr std::uint32_t kFactors = C.rows() * Tile::kRowBytes;
   auto tile = [base](int row) {  // from a row of Q, K and V
     return Tile{base + row * Tile::kRowBytes, base + kFactors + row * 4};

@@ -71,12 +71,12 @@ struct FusedBackward : FusedExchange<C> {
   int own;  // this group's first key
   Totals key_gradient = {}, value_gradient = {};
 
-  using Walk = core::QueryWalk;
+  using Walk = QueryWalk;
   struct Step {
     int begin;
     Visible visible;
   };
-  static __device__ __forceinline__ Step step_of(const Walk& walk, const core::Diagonals& band) {
+  static __device__ __forceinline__ Step step_of(const Walk& walk, const Diagonals& band) {
     return {walk.begin(), {band, walk.first(), walk.last()}};
   }
   static __device__ __forceinline__ bool all_visible(const Step& step, int key, int keys) {
@@ -89,10 +89,10 @@ struct FusedBackward : FusedExchange<C> {
   }
 
   __device__ __forceinline__ void load_grad_out(int query) const {
-    load_rows<C.dim, kBlock, kThreads, true, false>(grad_out(), from.grad_out, query, from.limit);
+    load_rows<C.head_dim, kBlock, kThreads, true, false>(grad_out(), from.grad_out, query, from.limit);
   }
   __device__ __forceinline__ void load_queries(int query) const {
-    load_rows<C.dim, kBlock, kThreads, true, false>(q(), from.q, query, from.limit);
+    load_rows<C.head_dim, kBlock, kThreads, true, false>(q(), from.q, query, from.limit);
     const int row = query + static_cast<int>(threadIdx.x % kBlock);
     const bool inside = static_cast<unsigned>(row) < static_cast<unsigned>(from.limit);
     const std::uint32_t to = threadIdx.x % kBlock * 4;
@@ -226,14 +226,14 @@ struct FusedBackward : FusedExchange<C> {
     const core::Problem& p = a.problem;
     const core::BasicTask<std::uint32_t> task = a.order[ptx::block_index()];
     const core::Sequence s = core::sequence(p, task.sequence);
-    const core::Tile tile = core::Tiling{s.k_length, kRows, p.blocks ? p.blocks.block_k : 0}[task.tile];
+    const core::Interval tile = core::Tiling{s.k_length, kRows, p.blocks ? p.blocks.block_k : 0}[task.tile];
     return {s, static_cast<int>(task.head), static_cast<int>(tile.begin), static_cast<int>(tile.end)};
   }
 
   // Whether the keys hold a non-finite value.
   __device__ __forceinline__ bool load_keys() const {
     const auto [s, head, begin, end] = owned_tile(arguments);
-    load_rows<C.dim, kRows, kThreads, true, false>(
+    load_rows<C.head_dim, kRows, kThreads, true, false>(
         k(), rows_of(p.k, s.tensor_batch, head, s.k_begin, p.qk_dim, true), begin, end);
     ptx::commit_copies();
     ptx::wait_copies<0>();
@@ -251,8 +251,8 @@ struct FusedBackward : FusedExchange<C> {
       from.limit = static_cast<int>(s.q_length);
     }
     __syncthreads();
-    const core::Diagonals band = core::diagonals(s.band);
-    Walk walk = core::query_walk(p, s, head, begin, end, kBlock);
+    const Diagonals band = diagonals(s.band);
+    Walk walk = query_walk(p, s, head, begin, end, kBlock);
     if (walk.done()) return;
     load_grad_out(walk.begin());
     load_queries(walk.begin());
@@ -290,7 +290,7 @@ struct FusedBackward : FusedExchange<C> {
     const auto [s, head, begin, end] = owned_tile(arguments);
     if (begin >= end) return;
     own = begin + 16 * group;
-    load_rows<C.dim, kRows, kThreads, true, false>(
+    load_rows<C.head_dim, kRows, kThreads, true, false>(
         v(), rows_of(p.v, s.tensor_batch, head, s.k_begin, p.v_dim, true), begin, end);
     const bool non_finite_keys = load_keys();
     prepare_rows<Multiply::halves, kRows, kThreads>(v(), false);

@@ -26,9 +26,10 @@ constexpr const char* name_of(Multiply multiply) {
 
 constexpr Code code_of(Multiply multiply) { return multiply == Multiply::halves ? Code::from80 : Code::sm75; }
 
-int dim_of(const core::Problem& p) {
+int head_dim_of(const core::Problem& p) {
   const std::int64_t wanted = std::max(p.qk_dim, p.v_dim);
-  return *std::find_if(std::begin(kDims), std::end(kDims) - 1, [&](int dim) { return wanted <= dim; });
+  return *std::find_if(std::begin(kHeadDims), std::end(kHeadDims) - 1,
+                       [&](int dim) { return wanted <= dim; });
 }
 
 // Whether all rows begin on 16-byte boundaries. Their lengths need not be multiples of 16 bytes.
@@ -39,9 +40,11 @@ bool all_aligned(const core::Problem& p) {
   return rows(p.grad_out) && rows(p.grad_q) && rows(p.grad_k) && rows(p.grad_v);
 }
 
-// Whether a problem takes the instances with all features.
-bool needs_features(const core::Problem& p, bool rows_aligned) {
-  return p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !rows_aligned;
+// The variant that a problem needs.
+Variant variant_of(const core::Problem& p, bool rows_aligned) {
+  const bool featured =
+      p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr || p.dropout || !rows_aligned;
+  return featured ? Variant::featured : Variant::plain;
 }
 
 // How the queries or keys of a sequence are cut into tiles.
@@ -80,7 +83,7 @@ bool common_limits(const core::Problem& p, Multiply multiply, core::Reason reaso
   const int capability = multiply == Multiply::halves ? 80 : 75;
   if (gpu_limit(p, {.least = capability}, code_of(multiply), reason) || length_limit(p, reason)) return true;
   return p.alibi_slopes != nullptr && !p.packed && p.batch > 0 &&
-         std::abs(core::sequence(p, 0).band.diagonal) >= core::kLongestWalk &&
+         std::abs(core::sequence(p, 0).band.diagonal) >= kLongestWalk &&
          reason.give("requires ALiBi's diagonal to be less than 2^29 away from the first query and key");
 }
 
@@ -101,15 +104,16 @@ constexpr std::int64_t kManyQueries = 2048;
 
 // Large tiles for long sequences, where they fit. The lengths of packed sequences are on the
 // device; they always get them.
-Instance instance_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
-                     bool rows_aligned) {
-  if (needs_features(p, rows_aligned)) return Instance::featured;
-  const ForwardConfig large = forward_config(multiply, dim_of(p), Instance::large);
-  const ForwardConfig small = forward_config(multiply, dim_of(p), Instance::plain);
+ForwardConfig config_of(Multiply multiply, const core::Problem& p, const DeviceLimits& device,
+                        bool rows_aligned) {
+  if (variant_of(p, rows_aligned) == Variant::featured) {
+    return forward_config(multiply, head_dim_of(p), Variant::featured);
+  }
+  const ForwardConfig large = forward_config(multiply, head_dim_of(p), Variant::plain, true);
+  const ForwardConfig small = forward_config(multiply, head_dim_of(p), Variant::plain);
   const bool few_queries = !p.packed && p.q_length < kManyQueries;
   const bool cut_by_blocks = p.blocks && p.blocks.block_q <= small.block_q();
-  return !few_queries && !cut_by_blocks && fits(device, large.shared_memory()) ? Instance::large
-                                                                               : Instance::plain;
+  return !few_queries && !cut_by_blocks && fits(device, large.shared_memory()) ? large : small;
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -117,7 +121,7 @@ Instance instance_of(Multiply multiply, const core::Problem& p, const DeviceLimi
 // One pass over the tiles of keys, or of queries.
 struct Pass {
   Gradient gradient{};
-  BackwardConfig config{};
+  PassConfig config{};
   void (*kernel)(BackwardArguments) = nullptr;
   Order order{};
 
@@ -127,9 +131,9 @@ struct Pass {
 struct BackwardDecision {
   Multiply multiply{};
   bool aligned = true;
-  bool featured = false;
+  Variant variant = Variant::plain;
   bool fused = false;  // all gradients in one pass over the keys, adding to dQ by atomics
-  int dim = 0;
+  int head_dim = 0;
   Order fused_order{};
   int count = 0;
   std::array<Pass, 3> passes{};  // unless fused
@@ -151,12 +155,12 @@ std::int64_t bias_tiles_of(const core::Problem& p, const BiasGradientConfig& c) 
 // The passes of a call that is not fused.
 void add_passes(BackwardDecision& d, const core::Problem& p, const DeviceLimits& device) {
   auto add = [&](Gradient gradient) {
-    Pass pass{.gradient = gradient, .config = backward_config(d.multiply, gradient, d.dim, d.featured)};
+    Pass pass{.gradient = gradient, .config = pass_config(d.multiply, gradient, d.head_dim, d.variant)};
     pass.kernel = kernel_for(kernels_of(d.multiply).backward(), pass.config);
     pass.order = order_of(p, device, pass.config.rows(), pass.of_keys());
     d.passes[static_cast<std::size_t>(d.count++)] = pass;
   };
-  if (together(d.dim, d.featured)) {
+  if (together(d.head_dim, d.variant)) {
     if (p.has_grad_k || p.has_grad_v) add(Gradient::keys_and_values);
   } else {
     if (p.has_grad_k) add(Gradient::keys);
@@ -172,7 +176,7 @@ std::optional<core::Choice> choose_forward(const core::Problem& p, int /*workers
   if (common_limits(p, M, reason)) return std::nullopt;
   const DeviceLimits& device = device_limits(p.device.index, code_of(M));
   ForwardDecision d{.aligned = all_aligned(p)};
-  d.config = forward_config(M, dim_of(p), instance_of(M, p, device, d.aligned));
+  d.config = config_of(M, p, device, d.aligned);
   d.kernel = kernel_for(kernels_of(M).forward(), d.config);
   const std::size_t bytes = d.config.shared_memory();
   if (shared_memory_limit(p, code_of(M), static_cast<std::int64_t>(bytes), reason) ||
@@ -190,8 +194,8 @@ std::optional<core::Choice> choose_forward(const core::Problem& p, int /*workers
 std::string forward_details(const core::Problem& /*p*/, const core::Choice& choice) {
   const auto d = choice.decision.as<ForwardDecision>();
   const ForwardConfig& c = d.config;
-  return core::concat("instance: ", name_of(c.multiply), ", head_dim up to ", c.dim,
-                      c.featured ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
+  return core::concat("instance: ", name_of(c.multiply), ", head_dim up to ", c.head_dim,
+                      c.featured() ? ", featured" : ", plain", "\n", c.warps, " warps of ", 16 * c.m_tiles,
                       " rows, keys from the last to the first");
 }
 
@@ -208,12 +212,12 @@ std::optional<core::Choice> choose_backward(const core::Problem& p, int /*worker
   if (common_limits(p, M, reason)) return std::nullopt;
   if (gpu_limit(p, {.least = 75}, Code::any, reason)) return std::nullopt;  // delta's code
   const DeviceLimits& device = device_limits(p.device.index, code_of(M));
-  BackwardDecision d{.multiply = M, .aligned = all_aligned(p), .dim = dim_of(p)};
-  d.featured = needs_features(p, d.aligned);
+  BackwardDecision d{.multiply = M, .aligned = all_aligned(p), .head_dim = head_dim_of(p)};
+  d.variant = variant_of(p, d.aligned);
   d.delta_rows = delta_rows_of(p);
-  const FusedConfig fused = fused_config(d.dim);
-  d.fused = M == Multiply::halves && !p.deterministic && !d.featured && p.has_grad_q && p.has_grad_k &&
-            p.has_grad_v && fits(device, fused.shared_memory());
+  const FusedConfig fused = fused_config(d.head_dim);
+  d.fused = M == Multiply::halves && !p.deterministic && d.variant == Variant::plain && p.has_grad_q &&
+            p.has_grad_k && p.has_grad_v && fits(device, fused.shared_memory());
   std::size_t bytes = 0;
   std::int64_t blocks = delta_grid(d.delta_rows);  // of the largest grid
   auto needs = [&](std::size_t shared_memory, std::int64_t grid) {
@@ -230,7 +234,7 @@ std::optional<core::Choice> choose_backward(const core::Problem& p, int /*worker
       needs(pass.config.shared_memory(), grid_of(p, pass.config.rows(), pass.of_keys()));
     }
     if (p.has_grad_bias) {
-      const BiasGradientConfig c = bias_gradient_config(M, d.dim);
+      const BiasGradientConfig c = bias_gradient_config(M, d.head_dim);
       d.bias_tiles = bias_tiles_of(p, c);
       needs(c.shared_memory(), d.bias_tiles);
     }
@@ -240,8 +244,8 @@ std::optional<core::Choice> choose_backward(const core::Problem& p, int /*worker
     return std::nullopt;
   }
   // A plan shows the pass over the keys, whether or not it is requested.
-  const BackwardConfig keys = backward_config(
-      M, together(d.dim, d.featured) ? Gradient::keys_and_values : Gradient::keys, d.dim, d.featured);
+  const PassConfig keys = pass_config(
+      M, together(d.head_dim, d.variant) ? Gradient::keys_and_values : Gradient::keys, d.head_dim, d.variant);
   const std::size_t shown = d.fused ? fused.shared_memory() : keys.shared_memory();
   return core::Choice{.block_q = d.fused ? FusedConfig::kBlock : keys.block,
                       .block_k = d.fused ? fused.rows() : keys.rows(),
@@ -253,10 +257,10 @@ std::optional<core::Choice> choose_backward(const core::Problem& p, int /*worker
 
 std::string backward_details(const core::Problem& /*p*/, const core::Choice& choice) {
   const auto d = choice.decision.as<BackwardDecision>();
-  std::string text = core::concat("instance: ", name_of(d.multiply), ", head_dim up to ", d.dim,
-                                  d.featured ? ", featured" : ", plain");
+  std::string text = core::concat("instance: ", name_of(d.multiply), ", head_dim up to ", d.head_dim,
+                                  d.variant == Variant::featured ? ", featured" : ", plain");
   if (d.fused) {
-    const FusedConfig c = fused_config(d.dim);
+    const FusedConfig c = fused_config(d.head_dim);
     return text + core::concat("; all gradients in one pass, dQ by atomics: ", c.warps(), " warps, ",
                                FusedConfig::kBlock, " queries per step, ", c.shared_memory(),
                                " bytes of shared memory");
@@ -283,7 +287,7 @@ void run_backward(const core::Problem& p, const core::Choice& choice, const core
            DeltaArguments{p, delta, d.fused});
   }
   if (d.fused) {
-    const FusedConfig c = fused_config(d.dim);
+    const FusedConfig c = fused_config(d.head_dim);
     launch(kernel_for(halves_fused_backward(), c), "flash2 fp32 fused backward", d.fused_order.count(),
            c.threads(), c.shared_memory(), stream, BackwardArguments{p, constants, d.fused_order, delta});
     return;
@@ -294,7 +298,7 @@ void run_backward(const core::Problem& p, const core::Choice& choice, const core
            pass.config.shared_memory(), stream, BackwardArguments{p, constants, pass.order, delta});
   }
   if (d.bias_tiles > 0) {
-    const BiasGradientConfig c = bias_gradient_config(d.multiply, d.dim);
+    const BiasGradientConfig c = bias_gradient_config(d.multiply, d.head_dim);
     launch(kernel_for(kernels_of(d.multiply).bias_gradient(), c), "flash2 fp32 gradient of the bias",
            d.bias_tiles, c.threads(), c.shared_memory(), stream, BiasGradientArguments{p, constants, delta});
   }

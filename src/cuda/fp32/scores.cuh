@@ -18,7 +18,7 @@ inline constexpr float kInfinity = __builtin_inff();
 
 // The columns that a row sees within a step: those of its band that lie in [first, last).
 struct Visible {
-  core::Diagonals band;
+  Diagonals band;
   int first, last;  // of the streamed rows: keys, or queries if keys are owned
 
   __device__ __forceinline__ bool in_band(int query, int key) const {
@@ -37,11 +37,11 @@ struct Visible {
 
 // Whether all pairs of queries [q_begin, q_end) and keys [k_begin, k_end) lie inside the band, or
 // none.
-__device__ __forceinline__ bool all_in_band(const core::Diagonals& band, int q_begin, int q_end, int k_begin,
+__device__ __forceinline__ bool all_in_band(const Diagonals& band, int q_begin, int q_end, int k_begin,
                                             int k_end) {
   return k_begin - (q_end - 1) >= band.low && k_end - 1 - q_begin <= band.high;
 }
-__device__ __forceinline__ bool none_in_band(const core::Diagonals& band, int q_begin, int q_end, int k_begin,
+__device__ __forceinline__ bool none_in_band(const Diagonals& band, int q_begin, int q_end, int k_begin,
                                              int k_end) {
   return k_end - 1 - q_begin < band.low || k_begin - (q_end - 1) > band.high;
 }

@@ -15,19 +15,19 @@ bool has(const Configs& configs, const Config& config) {
 // Every config that the host may choose has a kernel.
 template <Multiply M>
 void expect_complete() {
-  for (const int dim : kDims) {
+  for (const int dim : kHeadDims) {
     SCOPED_TRACE(dim);
-    for (const Instance instance : {Instance::plain, Instance::large, Instance::featured})
-      EXPECT_TRUE(has(kForwardConfigs<M>, forward_config(M, dim, instance)));
-    for (const bool featured : {false, true}) {
-      SCOPED_TRACE(featured);
+    EXPECT_TRUE(has(kForwardConfigs<M>, forward_config(M, dim, Variant::plain, true)));
+    for (const Variant variant : {Variant::plain, Variant::featured}) {
+      SCOPED_TRACE(static_cast<int>(variant));
+      EXPECT_TRUE(has(kForwardConfigs<M>, forward_config(M, dim, variant)));
       auto compiled = [&](Gradient gradient) {
-        return has(kBackwardConfigs<M>, backward_config(M, gradient, dim, featured));
+        return has(kPassConfigs<M>, pass_config(M, gradient, dim, variant));
       };
       EXPECT_TRUE(compiled(Gradient::queries));
-      EXPECT_EQ(compiled(Gradient::keys_and_values), together(dim, featured));
-      EXPECT_EQ(compiled(Gradient::keys), !together(dim, featured));
-      EXPECT_EQ(compiled(Gradient::values), !together(dim, featured));
+      EXPECT_EQ(compiled(Gradient::keys_and_values), together(dim, variant));
+      EXPECT_EQ(compiled(Gradient::keys), !together(dim, variant));
+      EXPECT_EQ(compiled(Gradient::values), !together(dim, variant));
     }
     EXPECT_TRUE(has(kBiasGradientConfigs<M>, bias_gradient_config(M, dim)));
   }
@@ -36,7 +36,7 @@ void expect_complete() {
 TEST(Fp32Table, HasEveryConfigThatTheHostMayChoose) {
   expect_complete<Multiply::halves>();
   expect_complete<Multiply::fma>();
-  for (const int dim : kDims) EXPECT_TRUE(has(kFusedConfigs, fused_config(dim)));
+  for (const int dim : kHeadDims) EXPECT_TRUE(has(kFusedConfigs, fused_config(dim)));
 }
 
 void first(BiasGradientArguments /*arguments*/) {}

@@ -1,6 +1,5 @@
 #include "cpu/baselines/standard/blas.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -8,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/base/dynamic_library.h"
 #include "core/base/lazy.h"
 
 namespace tessera::cpu {
@@ -33,22 +33,19 @@ struct Library {
 
 Library load() {
   Library library;
-  void* handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
+  core::DynamicLibrary file;
+  if (!file.open("libopenblas.so.0")) {
     library.missing = "OpenBLAS (libopenblas.so.0) is not installed";
     return library;
   }
-  auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (function == nullptr) library.missing = std::string("libopenblas.so.0 has no ") + name;
-  };
   int (*get_parallel)() = nullptr;
-  find(library.sgemm, "cblas_sgemm");
-  find(library.dgemm, "cblas_dgemm");
-  find(library.get_num_threads, "openblas_get_num_threads");
-  find(library.set_num_threads, "openblas_set_num_threads");
-  find(library.get_config, "openblas_get_config");
-  find(get_parallel, "openblas_get_parallel");
+  file.find(library.sgemm, "cblas_sgemm");
+  file.find(library.dgemm, "cblas_dgemm");
+  file.find(library.get_num_threads, "openblas_get_num_threads");
+  file.find(library.set_num_threads, "openblas_set_num_threads");
+  file.find(library.get_config, "openblas_get_config");
+  file.find(get_parallel, "openblas_get_parallel");
+  library.missing = file.missing();
   library.sequential = library.missing.empty() && get_parallel() == 0;
   return library;
 }

@@ -257,11 +257,11 @@ struct Backward {
   }
 
   // The outer loop's body: a block of keys, and the query heads that share them.
-  __device__ __forceinline__ void walk_heads(const core::Tile& block) const {
+  __device__ __forceinline__ void walk_heads(const core::Interval& block) const {
     Step step{.key_begin = static_cast<int>(block.begin), .key_end = static_cast<int>(block.end)};
     {
       const core::Sequence s = sequence_of();
-      step.band = core::diagonals(s.band);
+      step.band = diagonals(s.band);
       __syncthreads();  // no thread reads the block before any more
       load_keys(step, s);
     }
@@ -289,7 +289,7 @@ struct Backward {
   // The inner loop: the tiles of queries of one head that see the block of keys.
   __device__ __forceinline__ void walk_queries(Step& step, int head, bool keys_non_finite, Sums& grad_k,
                                                Sums& grad_v) const {
-    core::QueryWalk walk = core::query_walk(p, sequence_of(), head, step.key_begin, step.key_end, kBlock);
+    QueryWalk walk = query_walk(p, sequence_of(), head, step.key_begin, step.key_end, kBlock);
     if (walk.done()) return;
     if (threadIdx.x == 0) options = options_of<E, V>(p, sequence_of(), head);
     Statistics next;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   const core::Tiling key_blocks{p.k_length, kBlock, p.blocks ? p.blocks.block_k : 0};
   const auto columns = static_cast<unsigned>(key_blocks.count());
   const unsigned tiles = one_row ? 1 : static_cast<unsigned>((p.q_length + kBlock - 1) / kBlock);
-  const core::Tile keys = key_blocks[blockIdx.x % columns];
+  const core::Interval keys = key_blocks[blockIdx.x % columns];
   const int own_tile = static_cast<int>(blockIdx.x / columns % tiles) * kBlock;
   const unsigned owner = blockIdx.x / columns / tiles;
   const int bias_head = static_cast<int>(owner % static_cast<unsigned>(p.bias_heads));
@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
     const core::Sequence s = core::sequence(p, b);
     Step step{.key_begin = static_cast<int>(keys.begin),
               .key_end = min(static_cast<int>(keys.end), static_cast<int>(s.k_length)),
-              .band = core::diagonals(s.band)};
+              .band = diagonals(s.band)};
     if (step.key_begin >= step.key_end) continue;
     for (int head = bias_head; head < p.q_heads; head += static_cast<int>(p.bias_heads)) {
-      core::QueryWalk walk = core::query_walk(p, s, head, step.key_begin, step.key_end, kBlock);
+      QueryWalk walk = query_walk(p, s, head, step.key_begin, step.key_end, kBlock);
       for (; !walk.done(); walk.next()) {
         if (!one_row && walk.begin() != own_tile) continue;
         step.begin = walk.begin(), step.first = walk.first(), step.last = walk.last();

@@ -180,7 +180,7 @@ struct Forward {
   static constexpr int D = C.head_dim, kBlockQ = C.block_q(), kStep = C.step_k, N = kStep / 8;
   using Shared = ForwardShared<C>;
   using Rows = typename Shared::Rows;
-  using Walk = core::QueryWalk;
+  using Walk = QueryWalk;
 
   __device__ __forceinline__ Forward(const Arguments& arguments, unsigned char* memory)
       : a(arguments),
@@ -251,12 +251,12 @@ struct Forward {
   }
 
   // The outer loop's body: a block of keys, and all tiles of queries that see it.
-  __device__ __forceinline__ void walk_queries(const core::Tile& block) const {
+  __device__ __forceinline__ void walk_queries(const core::Interval& block) const {
     const core::Sequence s = sequence_of();
     Step step{.key_begin = static_cast<int>(block.begin),
               .key_end = static_cast<int>(block.end),
-              .band = core::diagonals(s.band)};
-    Walk walk = core::query_walk(p, s, head, step.key_begin, step.key_end, kBlockQ);
+              .band = diagonals(s.band)};
+    Walk walk = query_walk(p, s, head, step.key_begin, step.key_end, kBlockQ);
     if (walk.done()) return;
 
     __syncthreads();  // no thread reads the block before any more

@@ -134,7 +134,7 @@ struct Step {
   int begin;        // the first query of the tile
   int first, last;  // the queries [first, last) of the tile take part
   int key_begin, key_end;
-  core::Diagonals band;
+  Diagonals band;
 
   __device__ __forceinline__ Seen seen(int i) const {
     if (i < first || i >= last) return {0, 0};

@@ -3,14 +3,13 @@
 #if TESSERA_HAVE_CUDA
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <library_types.h>
 
 #include <algorithm>
 #include <mutex>
-#include <type_traits>
 #include <vector>
 
+#include "core/base/dynamic_library.h"
 #include "core/base/immortal.h"
 #include "core/base/out_of_memory.h"
 #include "core/base/text.h"
@@ -46,37 +45,34 @@ struct Library {
 
 // The loader's own rules come first, which also find a library that the process has already loaded;
 // then the places where CUDA installs it. The version that this library was built with comes first.
-void* open_library() {
+bool open_library(core::DynamicLibrary& file) {
   constexpr int kBuiltWith = CUDART_VERSION / 1000;
   for (const int version : {kBuiltWith, 13, 12}) {
-    for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/", "/opt/cuda/lib64/"}) {
-      const std::string path = core::concat(folder, "libcublas.so.", version);
-      if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+    if (file.open(core::concat("libcublas.so.", version),
+                  {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/", "/opt/cuda/lib64/"})) {
+      return true;
     }
   }
-  return nullptr;
+  return false;
 }
 
 Library load() {
   Library library;
-  void* handle = open_library();
-  if (handle == nullptr) {
+  core::DynamicLibrary file;
+  if (!open_library(file)) {
     library.missing =
         "cuBLAS (libcublas.so.13 or .12) is not installed, or not where the loader looks for it";
     return library;
   }
-  auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (function == nullptr) library.missing = std::string("libcublas.so has no ") + name;
-  };
-  find(library.create, "cublasCreate_v2");
-  find(library.destroy, "cublasDestroy_v2");
-  find(library.set_stream, "cublasSetStream_v2");
-  find(library.set_workspace, "cublasSetWorkspace_v2");
-  find(library.set_math_mode, "cublasSetMathMode");
-  find(library.get_property, "cublasGetProperty");
-  find(library.status_string, "cublasGetStatusString");
-  find(library.gemm, "cublasGemmStridedBatchedEx");
+  file.find(library.create, "cublasCreate_v2");
+  file.find(library.destroy, "cublasDestroy_v2");
+  file.find(library.set_stream, "cublasSetStream_v2");
+  file.find(library.set_workspace, "cublasSetWorkspace_v2");
+  file.find(library.set_math_mode, "cublasSetMathMode");
+  file.find(library.get_property, "cublasGetProperty");
+  file.find(library.status_string, "cublasGetStatusString");
+  file.find(library.gemm, "cublasGemmStridedBatchedEx");
+  library.missing = file.missing();
   return library;
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/online_softmax.h"
 #include "core/problem.h"
+#include "cuda/baselines/standard/kept_blocks.h"
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/exp.cuh"
 #include "cuda/common/host/device.h"
@@ -77,42 +78,6 @@ struct Octet {
       else if (j < columns) standard::store(row + j, x[e]);
     }
   }
-};
-
-// The blocks of a block mask that a row keeps.
-class KeptBlocks {
- public:
-  __device__ KeptBlocks(const core::BlockView& blocks, int head, int i) {
-    if (!blocks) return;
-    // No sequence is longer: a larger block is one block.
-    block_ = static_cast<unsigned>(blocks.block_k < core::kLongestWalk ? blocks.block_k : core::kLongestWalk);
-    const std::int64_t row = (blocks.heads == 1 ? 0 : head * blocks.q_blocks) + i / blocks.block_q;
-    columns_ = blocks.columns + blocks.row_offsets[row];
-    count_ = static_cast<int>(blocks.row_offsets[row + 1] - blocks.row_offsets[row]);
-  }
-
-  __device__ bool all() const { return block_ == 0; }
-
-  __device__ bool contain(int j) {
-    if (all()) return true;
-    const int wanted = static_cast<int>(static_cast<unsigned>(j) / block_);
-    if (wanted == known_) return kept_;
-    int low = 0, high = count_;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (columns_[middle] < wanted) low = middle + 1;
-      else high = middle;
-    }
-    known_ = wanted;
-    return kept_ = low < count_ && columns_[low] == wanted;
-  }
-
- private:
-  const std::int32_t* columns_ = nullptr;
-  int count_ = 0;
-  unsigned block_ = 0;
-  int known_ = -1;
-  bool kept_ = false;
 };
 
 struct Row {

@@ -33,7 +33,7 @@ bool shared_memory_limit(const core::Problem& p, Code code, std::int64_t bytes, 
 
 bool length_limit(const core::Problem& p, core::Reason reason) {
   const std::int64_t longest = std::max(p.q_length, p.k_length);
-  return longest >= core::kLongestWalk &&
+  return longest >= kLongestWalk &&
          reason.give("supports sequences of at most 2^29 - 1 tokens; this call has ", longest);
 }
 

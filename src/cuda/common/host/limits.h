@@ -40,7 +40,7 @@ bool gpu_limit(const core::Problem& p, Capabilities capabilities, Code code, cor
 // this kind.
 bool shared_memory_limit(const core::Problem& p, Code code, std::int64_t bytes, core::Reason reason);
 
-// A sequence is too long for positions of 32 bits (core::kLongestWalk).
+// A sequence is too long for positions of 32 bits (kLongestWalk).
 bool length_limit(const core::Problem& p, core::Reason reason);
 
 // A sequence is too long, or a grid with a thread block for every `tile_rows` queries or keys of a

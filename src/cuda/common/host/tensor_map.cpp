@@ -1,6 +1,7 @@
 #include "cuda/common/host/tensor_map.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/base/refuse.h"
@@ -16,20 +17,19 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr std::int64_t kBytes = 2;       // of a number
 constexpr std::int64_t kAlignment = 16;  // of addresses and strides
-constexpr std::int64_t kMostStride = std::int64_t{1} << 40;
-constexpr std::uint32_t kBoxColumns = 64;
-constexpr std::int64_t kSector = 32;  // bytes: what L2 hands out
+constexpr int kStrideBits = 40;          // strides are below 2^kStrideBits bytes
+constexpr std::int64_t kBoxBytes = 128;  // of a row: what a swizzle spans
+constexpr std::int64_t kSector = 32;     // bytes: what L2 hands out
 
-// Where rows begin within a sector, fetching 256 bytes for each load costs more than
-// it saves. Time with 128 bytes over time with 256, H200, 2026-11-16: head_dim 72
-// 0.88 and 0.91 (N = 1024 and 8192), 120 0.95 and 0.95. Multiples of 256 are not
-// what counts: at 96, rows of 192 bytes, it is 1.00.
-int promotion(const core::View& view, const RowExtents& extents) {
+// Where rows begin within a sector, fetching 256 bytes for each load costs more than it saves. Time
+// with 128 bytes over time with 256, H200, 2026-11-16: head_dim 72 0.88 and 0.91 (N = 1024 and
+// 8192), 120 0.95 and 0.95. Multiples of 256 are not what counts: at 96, rows of 192 bytes, it is
+// 1.00.
+int promotion(const core::View& view, std::int64_t bytes, const RowExtents& extents) {
   bool whole_sectors = reinterpret_cast<std::uintptr_t>(view.data) % kSector == 0;
   auto expect = [&](std::int64_t size, std::int64_t stride) {
-    whole_sectors = whole_sectors && (size <= 1 || stride % (kSector / kBytes) == 0);
+    whole_sectors = whole_sectors && (size <= 1 || stride % (kSector / bytes) == 0);
   };
   expect(extents.rows, view.row_stride);
   expect(extents.heads, view.head_stride);
@@ -37,23 +37,27 @@ int promotion(const core::View& view, const RowExtents& extents) {
   return whole_sectors ? 256 : 128;
 }
 
+std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
 }  // namespace
 
-TensorMapSpec tensor_map_spec(const core::View& view, const RowExtents& extents, int box_rows) {
-  const std::int64_t whole_row = (extents.columns * kBytes + kAlignment - 1) / kAlignment * kAlignment;
+TensorMapSpec tensor_map_spec(const core::View& view, DType dtype, const RowExtents& extents, int box_rows) {
+  const std::int64_t bytes = bytes_of(dtype);
+  const std::int64_t whole_row = (extents.columns * bytes + kAlignment - 1) / kAlignment * kAlignment;
   auto stride = [&](std::int64_t size, std::int64_t elements) {
-    return static_cast<std::uint64_t>(size > 1 ? elements * kBytes : whole_row);
+    return static_cast<std::uint64_t>(size > 1 ? elements * bytes : whole_row);
   };
   auto size = [](std::int64_t x) { return static_cast<std::uint64_t>(std::max<std::int64_t>(x, 1)); };
-  return {.address = view.data,
+  return {.dtype = dtype,
+          .address = view.data,
           .sizes = {size(extents.columns), size(extents.rows), size(extents.heads), size(extents.batch)},
           .strides = {stride(extents.rows, view.row_stride), stride(extents.heads, view.head_stride),
                       stride(extents.batch, view.batch_stride)},
-          .box = {kBoxColumns, static_cast<std::uint32_t>(box_rows), 1, 1},
-          .promotion = promotion(view, extents)};
+          .box = {static_cast<std::uint32_t>(kBoxBytes / bytes), static_cast<std::uint32_t>(box_rows), 1, 1},
+          .promotion = promotion(view, bytes, extents)};
 }
 
-bool tensor_map_obstacle(const char* name, const core::View& view, const RowExtents& extents,
+bool tensor_map_obstacle(const char* name, const core::View& view, DType dtype, const RowExtents& extents,
                          core::Reason reason) {
   if (reinterpret_cast<std::uintptr_t>(view.data) % kAlignment != 0) {
     return reason.give(name, " does not begin on a 16-byte boundary, as the copy engine (TMA) needs");
@@ -66,10 +70,12 @@ bool tensor_map_obstacle(const char* name, const core::View& view, const RowExte
     const auto& [size, elements] = numbers;
     std::int64_t bytes = 0;
     if (size <= 1) continue;
-    if (__builtin_mul_overflow(elements, kBytes, &bytes) || bytes <= 0 || bytes % kAlignment != 0 ||
-        bytes >= kMostStride) {
+    if (__builtin_mul_overflow(elements, bytes_of(dtype), &bytes) || bytes <= 0 || bytes % kAlignment != 0 ||
+        bytes >> kStrideBits != 0) {
       return reason.give(name, "'s ", dimension, " stride is ", elements,
-                         " elements; the copy engine (TMA) needs a positive multiple of 8 below 2^39");
+                         " elements; the copy engine (TMA) needs a positive multiple of ",
+                         kAlignment / bytes_of(dtype), " below 2^",
+                         kStrideBits + 1 - std::bit_width(size_of(dtype)));
     }
   }
   return false;
@@ -105,9 +111,19 @@ Encode encode_function() {
   return function;
 }
 
+CUtensorMapDataType data_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::fp16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::fp32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::fp64: break;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+}
+
 }  // namespace
 
-CUtensorMap encode_tensor_map(const TensorMapSpec& spec, bool bf16) {
+CUtensorMap encode_tensor_map(const TensorMapSpec& spec) {
   static_assert(sizeof(cuuint64_t) == sizeof(std::uint64_t) && sizeof(cuuint32_t) == sizeof(std::uint32_t));
   CUtensorMap map{};
   cuuint64_t sizes[4], strides[3];
@@ -115,8 +131,8 @@ CUtensorMap encode_tensor_map(const TensorMapSpec& spec, bool bf16) {
   std::copy(std::begin(spec.strides), std::end(spec.strides), strides);
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result = encode_function()(
-      &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, spec.address, sizes,
-      strides, spec.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      &map, data_type(spec.dtype), 4, spec.address, sizes, strides, spec.box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       spec.promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {

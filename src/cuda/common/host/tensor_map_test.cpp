@@ -12,15 +12,16 @@ core::View contiguous(std::int64_t columns = 72) {
 }
 
 // Why there is no tensor map; empty: there is one.
-std::string obstacle(const char* name, const core::View& view, const RowExtents& extents) {
+std::string obstacle(const char* name, const core::View& view, const RowExtents& extents,
+                     DType dtype = DType::bf16) {
   std::string why;
-  const bool there = tensor_map_obstacle(name, view, extents, core::Reason(why));
+  const bool there = tensor_map_obstacle(name, view, dtype, extents, core::Reason(why));
   EXPECT_EQ(there, !why.empty());
   return why;
 }
 
 TEST(TensorMap, SaysWhereRowsAre) {
-  const TensorMapSpec spec = tensor_map_spec(contiguous(), kExtents, 128);
+  const TensorMapSpec spec = tensor_map_spec(contiguous(), DType::bf16, kExtents, 128);
   const std::uint64_t sizes[] = {72, 100, 6, 2}, strides[] = {6 * 144, 144, 100 * 6 * 144};
   const std::uint32_t box[] = {64, 128, 1, 1};
   for (int i = 0; i < 4; ++i) EXPECT_EQ(spec.sizes[i], sizes[i]);
@@ -29,11 +30,30 @@ TEST(TensorMap, SaysWhereRowsAre) {
   EXPECT_EQ(obstacle("q", contiguous(), kExtents), "");
 }
 
+// A type of another size: a box has as many bytes, and strides are counted in its elements.
+TEST(TensorMap, ElementsHaveTheSizeOfTheirType) {
+  const TensorMapSpec spec = tensor_map_spec(contiguous(), DType::fp32, kExtents, 128);
+  EXPECT_EQ(spec.dtype, DType::fp32);
+  EXPECT_EQ(spec.box[0], 32U);
+  EXPECT_EQ(spec.strides[0], 6U * 72 * 4);
+  EXPECT_EQ(spec.promotion, 256);
+  core::View view = contiguous();
+  view.row_stride = 36;  // 144 bytes
+  EXPECT_EQ(obstacle("q", view, kExtents, DType::fp32), "");
+  EXPECT_EQ(tensor_map_spec(view, DType::fp32, kExtents, 128).promotion, 128);
+  view.row_stride = 34;
+  EXPECT_EQ(
+      obstacle("q", view, kExtents, DType::fp32),
+      "q's sequence stride is 34 elements; the copy engine (TMA) needs a positive multiple of 4 below 2^38");
+  view.row_stride = std::int64_t{1} << 38;
+  EXPECT_NE(obstacle("q", view, kExtents, DType::fp32), "");
+}
+
 TEST(TensorMap, SizesOfOneNeedNoStride) {
   const core::View view{nullptr, 0, -5, 7};
   const RowExtents one{.columns = 33, .rows = 1, .heads = 1, .batch = 1};
   EXPECT_EQ(obstacle("q", view, one), "");
-  const TensorMapSpec spec = tensor_map_spec(view, one, 64);
+  const TensorMapSpec spec = tensor_map_spec(view, DType::fp16, one, 64);
   for (const std::uint64_t stride : spec.strides) EXPECT_EQ(stride, 80U);  // 66 bytes, rounded up
 }
 
@@ -42,7 +62,7 @@ TEST(TensorMap, SizesOfOneNeedNoStride) {
 TEST(TensorMap, LessIsFetchedAtATimeWhereRowsBeginWithinSectors) {
   alignas(32) static std::uint16_t numbers[16];
   auto promotion = [](const core::View& view, const RowExtents& extents = kExtents) {
-    return tensor_map_spec(view, extents, 128).promotion;
+    return tensor_map_spec(view, DType::bf16, extents, 128).promotion;
   };
   // Batch, head and row strides. Rows of 192 bytes need not begin on 256.
   EXPECT_EQ(promotion({numbers, 100 * 6 * 96, 96, 6 * 96}), 256);

@@ -65,6 +65,18 @@ __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parit
   }
 }
 
+// Prepares an mbarrier of which each phase completes with so many arrivals. By one thread. PTX ISA:
+// mbarrier.init.
+__device__ __forceinline__ void init_barrier(std::uint64_t* barrier, std::uint32_t arrivals) {
+  cuda_ptx::mbarrier_init(barrier, arrivals);
+}
+
+// Lets the copy engine see the mbarriers that this thread has prepared. PTX ISA:
+// fence.mbarrier_init.
+__device__ __forceinline__ void publish_barriers() {
+  cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
+}
+
 __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -105,6 +117,17 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* fr
   const std::int32_t at[4] = {column, row, head, batch};
   cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_global, cuda_ptx::space_shared, &map, at, from);
 }
+
+// Orders this thread's accesses to shared memory before those of the copy engine and wgmma that
+// follow. PTX ISA: fence.proxy.async.
+__device__ __forceinline__ void fence_shared_for_engine() {
+  cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
+}
+// The same for all memory.
+__device__ __forceinline__ void fence_for_engine() { cuda_ptx::fence_proxy_async(); }
+
+// Closes the group of store_box that this thread has issued. PTX ISA: cp.async.bulk.commit_group.
+__device__ __forceinline__ void commit_stores() { cuda_ptx::cp_async_bulk_commit_group(); }
 
 // Of the copies that this thread issued and committed: until their source has been read, until they
 // are done.

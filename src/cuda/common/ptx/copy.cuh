@@ -62,6 +62,13 @@ __device__ __forceinline__ std::uint16_t load_shared_half(std::uint32_t from) {
   return x;
 }
 
+// An element as it is stored.
+template <typename Bits>
+__device__ __forceinline__ Bits load_element(std::uint32_t from) {
+  static_assert(sizeof(Bits) == sizeof(std::uint16_t), "another size takes another instruction");
+  return load_shared_half(from);
+}
+
 // PTX ISA: ld.shared.
 __device__ __forceinline__ std::uint32_t load_shared_word(std::uint32_t from) {
   std::uint32_t x;

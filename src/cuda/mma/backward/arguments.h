@@ -8,7 +8,7 @@
 
 namespace tessera::cuda::mma::backward {
 
-using Kernel = void (*)(BackwardCall);
+using Kernel = BackwardKernel;
 
 // An instance of a kernel that walks over tiles.
 struct Instance {
@@ -33,10 +33,7 @@ struct Table {
 struct Family {
   Table tables[3];                 // head_dim 64, 128, 256
   std::span<const Instance> bias;  // tiles of the bias: its gradient, for any head_dim
-  Kernel prepare = nullptr;        // kPrepareThreads threads for 64 queries of a head
-  Kernel finish = nullptr;         // kFinishThreads threads, likewise
-  // The same for sums of dQ as cuda.hopper's kernel leaves them. Null on Turing's path.
-  Kernel finish_hopper = nullptr;
+  BackwardEnds ends{};
 };
 
 // What the instance files compile.

@@ -48,7 +48,7 @@ struct BiasTile {
   int row_begin, row_end;  // of the bias
   int key_begin, key_end;
   core::Sequence sequence;
-  core::Diagonals band;
+  Diagonals band;
   std::int64_t first_block;
   HeadOptions options;
 };
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kBiasThreads, 1) backward_bias(const __grid_co
                             p.blocks && !all_rows ? p.blocks.block_q : 0};
     const core::Tiling keys{p.k_length, kBiasTile, p.blocks ? p.blocks.block_k : 0};
     std::int64_t index = blockIdx.x;
-    const core::Tile own_keys = keys[index % keys.count()];
+    const core::Interval own_keys = keys[index % keys.count()];
     index /= keys.count();
-    const core::Tile own_rows = rows[index % rows.count()];
+    const core::Interval own_rows = rows[index % rows.count()];
     index /= rows.count();
     tile.key_begin = static_cast<int>(own_keys.begin), tile.key_end = static_cast<int>(own_keys.end);
     tile.row_begin = static_cast<int>(own_rows.begin), tile.row_end = static_cast<int>(own_rows.end);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1) backward_bias(const __grid_co
       __syncthreads();
       if (threadIdx.x == 0) {
         tile.sequence = core::sequence(p, b);
-        tile.band = core::diagonals(tile.sequence.band);
+        tile.band = diagonals(tile.sequence.band);
         tile.first_block = QueryBlocks::first(p, tile.sequence);
         tile.options = head_options(p, tile.sequence, head);
       }
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBiasThreads, 1) backward_bias(const __grid_co
       for (int t = 0;; ++t) {
         const core::Tiling tiling{tile.sequence.q_length, kBiasTile, p.blocks ? p.blocks.block_q : 0};
         if (t >= tiling.count()) break;
-        const core::Tile rows = tiling[t];
+        const core::Interval rows = tiling[t];
         add_block(head, static_cast<int>(rows.begin), static_cast<int>(rows.end));
       }
     }

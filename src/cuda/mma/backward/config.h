@@ -47,6 +47,12 @@ struct KeysConfig {
   constexpr int key_tile_bytes() const { return block_k() * head_dim * element_bytes(engine); }
   constexpr int query_tile_bytes() const { return block_q * head_dim * element_bytes(engine); }
   constexpr int score_tile_bytes() const { return block_k() * block_q * element_bytes(engine); }
+  // All tiles, and LSE and delta of every stage.
+  constexpr int tile_bytes() const {
+    const int statistics = 2 * block_q * static_cast<int>(sizeof(float));
+    return 2 * key_tile_bytes() + stages * (2 * query_tile_bytes() + statistics) +
+           (splits > 1 ? 2 : 1) * score_tile_bytes();
+  }
 };
 
 // Tiles of queries (query_kernel.cuh).

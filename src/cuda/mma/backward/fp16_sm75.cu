@@ -10,8 +10,7 @@ Family family_sm75() {
   static constexpr auto kBiasInstances = instances<kTuringBias>(kBiasInstance);
   return {{table_sm75<64>(), table_sm75<128>(), table_sm75<256>()},
           kBiasInstances,
-          &backward_prepare<E>,
-          &backward_finish<E, SumsOf::flash2>};
+          {&backward_prepare<E>, &backward_finish<E, SumsOf::flash2>}};
 }
 
 }  // namespace tessera::cuda::mma::backward

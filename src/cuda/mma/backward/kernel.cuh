@@ -51,13 +51,13 @@ __device__ __forceinline__ bool begin_key_tile(const BackwardCall& a, KeyTile& t
   const core::Sequence s = core::sequence(p, task.sequence);
   const core::Tiling tiling{s.k_length, C.block_k(), p.blocks ? p.blocks.block_k : 0};
   if (task.tile >= tiling.count()) return false;
-  const core::Tile keys = tiling[task.tile];
+  const core::Interval keys = tiling[task.tile];
   if (threadIdx.x == 0) {
     tile.keys = {static_cast<int>(task.sequence), static_cast<int>(task.head), static_cast<int>(keys.begin),
                  static_cast<int>(keys.end)};
     tile.q_begin = static_cast<int>(s.q_begin), tile.k_begin = static_cast<int>(s.k_begin);
     tile.q_length = static_cast<int>(s.q_length);
-    tile.band = core::diagonals(s.band);
+    tile.band = diagonals(s.band);
     tile.turn = nullptr;
     QueryRuns runs(p, tile.keys);
     tile.run[0] = runs.next(p, tile.keys, C.block_q);

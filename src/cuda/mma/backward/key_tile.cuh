@@ -45,7 +45,7 @@ class QueryRuns {
 
  private:
   __device__ void enter_head(const core::Problem& p, const KeyRange& keys) {
-    runs_ = Runs(core::visible_queries(p, core::sequence(p, keys.sequence), head_, keys.begin, keys.end));
+    runs_ = Runs(visible_queries(p, core::sequence(p, keys.sequence), head_, keys.begin, keys.end));
   }
 
   int head_;
@@ -63,7 +63,7 @@ struct QueryStep {
 struct KeyTile {
   KeyRange keys;
   int q_begin, k_begin, q_length;  // of the sequence
-  core::Diagonals band;
+  Diagonals band;
   QueryRuns runs;
   QueryRun run[2];  // the current one and the one before or after, with the options of their heads
   HeadOptions options[2];
@@ -84,6 +84,7 @@ struct KeysMemory {
   static constexpr int kStatistics = kScores + (C.splits > 1 ? C.score_tile_bytes() : 0);
   static constexpr int kStatisticsBytes = 2 * C.block_q * static_cast<int>(sizeof(float));
   static constexpr int kTile = kStatistics + C.stages * kStatisticsBytes;
+  static_assert(kTile == C.tile_bytes());
   static constexpr int kBytes = (kTile + static_cast<int>(sizeof(KeyTile)) + 127) / 128 * 128;
   static constexpr int kBias = kBytes;
   static constexpr int kBiasBytes = C.stages_bias() ? C.score_tile_bytes() : 0;

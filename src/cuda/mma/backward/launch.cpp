@@ -6,6 +6,7 @@
 #include "core/base/text.h"
 #include "core/task_order.h"
 #include "core/visibility.h"
+#include "cuda/common/backward_order.h"
 #include "cuda/common/host/limits.h"
 #include "cuda/common/step_cursor.h"
 
@@ -52,12 +53,6 @@ int shared_memory_of(const KernelChoice& choice, const Instance& kernel) {
   return kernel.shared_memory + (choice.bias_staged && &kernel == choice.keys ? kernel.bias_bytes : 0);
 }
 
-// The tiles of one of the kernels.
-core::Tiling tiling_of(const core::Problem& p, bool of_keys, std::int64_t tile) {
-  return of_keys ? core::Tiling{p.k_length, tile, p.blocks ? p.blocks.block_k : 0}
-                 : core::Tiling{p.q_length, tile, p.blocks ? p.blocks.block_q : 0};
-}
-
 core::Tiling bias_rows(const core::Problem& p, const Instance& kernel) {
   const bool all_rows = p.bias_rows == 1;
   return {all_rows ? 1 : p.bias_rows, kernel.block_q, p.blocks && !all_rows ? p.blocks.block_q : 0};
@@ -74,12 +69,12 @@ Grids grids_of(const core::Problem& p, const KernelChoice& choice) {
   Grids grids;
   grids.blocks = product(p.batch, p.q_heads, (p.q_length + kQueryBlock - 1) / kQueryBlock);
   if (choice.keys != nullptr)
-    grids.keys = product(p.batch, p.kv_heads, tiling_of(p, true, choice.keys->block_k).count());
+    grids.keys = product(p.batch, p.kv_heads, backward_tiling(p, true, choice.keys->block_k).count());
   if (choice.queries != nullptr)
-    grids.queries = product(p.batch, p.q_heads, tiling_of(p, false, choice.queries->block_q).count());
+    grids.queries = product(p.batch, p.q_heads, backward_tiling(p, false, choice.queries->block_q).count());
   if (choice.bias != nullptr) {
     grids.bias = product(p.bias_batch, p.bias_heads, bias_rows(p, *choice.bias).count(),
-                         tiling_of(p, true, choice.bias->block_k).count());
+                         backward_tiling(p, true, choice.bias->block_k).count());
   }
   return grids;
 }
@@ -94,8 +89,7 @@ struct Decision {
   KernelChoice kernels{};
   Grids grids{};
   Orders orders{};
-  void (*prepare)(BackwardCall) = nullptr;
-  void (*finish)(BackwardCall) = nullptr;
+  BackwardEnds ends{};
 };
 
 // Workspace: counted without memory, cut with it.
@@ -119,29 +113,6 @@ struct Workspace {
   }
 };
 
-core::Band band_of_longest(const core::Problem& p) {
-  return {p.left, p.right, p.packed ? p.k_length - p.q_length : core::sequence(p, 0).band.diagonal};
-}
-
-core::BasicTaskOrder<std::uint32_t> order_of(const core::Problem& p, bool of_keys, std::int64_t tile,
-                                             const DeviceLimits& device) {
-  const core::Band band = band_of_longest(p);
-  const std::int64_t tiles = tiling_of(p, of_keys, tile).count(), heads = of_keys ? p.kv_heads : p.q_heads;
-  // What a tile revisits, within half of L2: the queries with their sums of dQ, or the keys.
-  const auto element = static_cast<std::int64_t>(size_of(p.dtype));
-  const std::int64_t row_bytes =
-      (p.qk_dim + p.v_dim) * element + (of_keys ? p.qk_dim * static_cast<std::int64_t>(sizeof(float)) : 0);
-  const std::int64_t bytes = row_bytes * (of_keys ? p.q_length * p.group() : p.k_length / p.group());
-  const std::int64_t together =
-      heads_together(p.batch * heads, tiles, bytes, device.l2_bytes / 2, device.multiprocessors);
-  return {.sequences = static_cast<std::uint32_t>(p.batch),
-          .heads = static_cast<std::uint32_t>(heads),
-          .tiles = static_cast<std::uint32_t>(tiles),
-          .order = of_keys ? core::tile_order(band.transposed(), p.k_length, p.q_length)
-                           : core::tile_order(band, p.q_length, p.k_length),
-          .together = static_cast<std::uint32_t>(together)};
-}
-
 // The order for tiles that take turns. Each waits for those of its head before it, so they ascend,
 // and only a few of a head run at the same time: four, or two where the tiles differ in length.
 // Then each is shorter than the one that it waits for and catches up whenever it starts.
@@ -157,10 +128,10 @@ core::BasicTaskOrder<std::uint32_t> in_turns(core::BasicTaskOrder<std::uint32_t>
 Orders orders_of(const core::Problem& p, const KernelChoice& kernels, const DeviceLimits& device) {
   Orders orders{.blocks = query_block_order(p)};
   if (kernels.keys != nullptr) {
-    orders.keys = key_tile_order(p, kernels.keys->block_k, device);
+    orders.keys = backward_order(p, true, kernels.keys->block_k, device);
     if (kernels.in_turns) orders.keys = in_turns(orders.keys, *kernels.keys, device);
   }
-  if (kernels.queries != nullptr) orders.queries = order_of(p, false, kernels.queries->block_q, device);
+  if (kernels.queries != nullptr) orders.queries = backward_order(p, false, kernels.queries->block_q, device);
   return orders;
 }
 
@@ -176,8 +147,7 @@ std::optional<core::Choice> choose(const Family& family, int capability, Code co
                       .decision = Decision{.kernels = *kernels,
                                            .grids = grids_of(p, *kernels),
                                            .orders = orders_of(p, *kernels, device),
-                                           .prepare = family.prepare,
-                                           .finish = family.finish}};
+                                           .ends = family.ends}};
   // A plan shows the first of the kernels.
   for (const Instance* kernel : {kernels->keys, kernels->queries, kernels->bias}) {
     if (kernel == nullptr) continue;
@@ -192,17 +162,6 @@ std::optional<core::Choice> choose(const Family& family, int capability, Code co
 }
 
 }  // namespace
-
-core::BasicTaskOrder<std::uint32_t> query_block_order(const core::Problem& p) {
-  return {.sequences = static_cast<std::uint32_t>(p.batch),
-          .heads = static_cast<std::uint32_t>(p.q_heads),
-          .tiles = static_cast<std::uint32_t>((p.q_length + kQueryBlock - 1) / kQueryBlock)};
-}
-
-core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::int64_t tile,
-                                                   const DeviceLimits& device) {
-  return order_of(p, true, tile, device);
-}
 
 std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
                                            const core::Problem& p, core::Reason reason) {
@@ -280,7 +239,7 @@ void run(const core::Problem& p, const core::Choice& choice, const core::Resourc
            static_cast<std::size_t>(shared_memory_of(kernels, kernel)), resources.stream, a);
   };
   a.order = d.orders.blocks;
-  launch(d.prepare, "flash2 backward, prepare", d.grids.blocks, kPrepareThreads, 0, resources.stream, a);
+  launch(d.ends.prepare, "flash2 backward, prepare", d.grids.blocks, kPrepareThreads, 0, resources.stream, a);
   if (kernels.keys != nullptr) {
     a.order = d.orders.keys;
     a.bias_staged = kernels.bias_staged;
@@ -288,7 +247,7 @@ void run(const core::Problem& p, const core::Choice& choice, const core::Resourc
   }
   if (kernels.head_dim != 0) {
     a.order = d.orders.blocks;
-    launch(d.finish, "flash2 backward, finish", d.grids.blocks, kFinishThreads, 0, resources.stream, a);
+    launch(d.ends.finish, "flash2 backward, finish", d.grids.blocks, kFinishThreads, 0, resources.stream, a);
   }
   if (kernels.queries != nullptr) {
     a.order = d.orders.queries;

@@ -26,11 +26,6 @@ struct KernelChoice {
 std::optional<KernelChoice> choose_kernels(const Family& family, const DeviceLimits& device,
                                            const core::Problem& p, core::Reason reason = {});
 
-// The order of the blocks of queries, before and after the tiles; and of tiles of `tile` keys.
-core::BasicTaskOrder<std::uint32_t> query_block_order(const core::Problem& p);
-core::BasicTaskOrder<std::uint32_t> key_tile_order(const core::Problem& p, std::int64_t tile,
-                                                   const DeviceLimits& device);
-
 // cuda.flash2: kernels for compute capability 8.0 or newer.
 std::optional<core::Choice> choose_from80(const core::Problem& p, int workers, core::Reason reason);
 // cuda.flash2_sm75: kernels for Turing, which newer GPUs run too.

@@ -30,7 +30,7 @@ using KeyStep = Run;
 struct QueryTile {
   int sequence, head, begin, end;
   int k_begin, k_length, q_begin;
-  core::Diagonals band;
+  Diagonals band;
   // Steps begin where column + shift is a multiple of block_k: where a call of the generator
   // begins.
   int shift;
@@ -65,7 +65,7 @@ template <Variant V, bool Masked, bool BeforeCap, int Tiles, int Blocks>
 __device__ __forceinline__ bool differentiate_rows(float (&s)[Tiles][Blocks][4],
                                                    float (&dp)[Tiles][Blocks][4], const BackwardCall& a,
                                                    const HeadOptions& options,
-                                                   const RowStatistics<Tiles>& rows, core::Diagonals band,
+                                                   const RowStatistics<Tiles>& rows, Diagonals band,
                                                    const KeyStep& step, int row, int row_end, int column) {
   constexpr bool kFeatured = V != Variant::plain, kDropout = V == Variant::dropout;
   const int lane = ptx::opaque(static_cast<int>(threadIdx.x)) % 32;
@@ -137,17 +137,17 @@ __device__ __forceinline__ bool begin_query_tile(const BackwardCall& a, QueryTil
   const core::Tiling tiling{s.q_length, C.block_q(), p.blocks ? p.blocks.block_q : 0};
   if (task.tile >= tiling.count()) return false;
   if (threadIdx.x == 0) {
-    const core::Tile rows = tiling[task.tile];
+    const core::Interval rows = tiling[task.tile];
     tile.sequence = static_cast<int>(task.sequence), tile.head = static_cast<int>(task.head);
     tile.begin = static_cast<int>(rows.begin), tile.end = static_cast<int>(rows.end);
     tile.k_begin = static_cast<int>(s.k_begin), tile.k_length = static_cast<int>(s.k_length);
     tile.q_begin = static_cast<int>(s.q_begin);
-    tile.band = core::diagonals(s.band);
+    tile.band = diagonals(s.band);
     tile.shift = 0;
     if constexpr (C.variant == Variant::dropout)
       tile.shift = static_cast<int>((p.origin.column % core::kDropoutGroup + core::kDropoutGroup) %
                                     core::kDropoutGroup);
-    Runs runs(core::visible_keys(p, s, task.head, tile.begin, tile.end));
+    Runs runs(visible_keys(p, s, task.head, tile.begin, tile.end));
     tile.run[0] = runs.next(C.block_k, tile.shift);
     tile.runs = runs;
     if constexpr (C.variant != Variant::plain) tile.options = head_options(p, s, tile.head);

@@ -27,7 +27,7 @@ struct Config {
   bool pairs = false;           // pairs of warps share their rows (wide_kernel.cuh)
   bool q_in_registers = false;  // otherwise every step reads Q from shared memory
   bool q_makes_room = false;    // with Q in registers: K and V overwrite it in shared memory
-  int blocks_per_sm = 2;
+  int thread_blocks = 2;
   ptx::Half16 type = ptx::Half16::bf16;
   ptx::Mma mma = ptx::Mma::k16;
   Variant variant = Variant::plain;
@@ -53,7 +53,7 @@ struct Config {
 struct Arguments {
   core::Problem p;
   GridOrder order;
-  core::DiagonalRule diagonals;
+  DiagonalRule diagonals;
   ScoreFeatures features;
   std::uint32_t origin_row;      // of the random numbers of row 0
   std::uint32_t origin_group;    // the random numbers' group at column -column_shift

@@ -66,7 +66,7 @@ __device__ __forceinline__ QueryTile<C>::QueryTile(const Arguments& arguments)
       v_own_ = own_offset<C.head_dim>(a_.v_row_bytes);
     }
     if constexpr (kStartEarly) {
-      const core::KeyWalk walk = here.walk(C.block_k);
+      const KeyWalk walk = here.walk(C.block_k);
       if (!walk.done()) load_step(here.k(), here.v(), walk.begin(), here.keys(), 0);
     }
   }
@@ -264,7 +264,7 @@ __device__ __forceinline__ bool QueryTile<C>::compute(bool careful) {
 }
 
 template <typename C>
-__global__ void __launch_bounds__(C::value.threads(), C::value.blocks_per_sm)
+__global__ void __launch_bounds__(C::value.threads(), C::value.thread_blocks)
     forward_kernel(const __grid_constant__ Arguments arguments) {
 #pragma unroll 1
   for (bool careful = false;; careful = true) {

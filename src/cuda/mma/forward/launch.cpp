@@ -118,7 +118,7 @@ std::optional<InstanceChoice> choose_instance(std::span<const Instance> instance
       const Config& c = instance.config;
       if (p.has_bias && !c.bias) continue;
       const InstanceChoice choice = with_bias(instance, p, device);
-      const int blocks = side_by_side ? c.blocks_per_sm : 1;
+      const int blocks = side_by_side ? c.thread_blocks : 1;
       const int bytes = (side_by_side ? choice.shared_memory : c.tile_bytes()) + kStaticBytes;
       const bool fits = bytes <= device.shared_memory &&
                         blocks * (bytes + kReservedPerBlock) <= device.shared_memory_multiprocessor;
@@ -149,7 +149,7 @@ std::string details(const core::Problem& /*p*/, const core::Choice& choice) {
   return core::concat("instance: head_dim up to ", c.head_dim, ", ", kVariants[static_cast<int>(c.variant)],
                       "\n", c.warps, " warps of ", 16 * c.m_tiles, " rows, scores ", c.chunk,
                       " columns at a time, ", c.stages, c.stages == 1 ? " stage" : " stages", ", ",
-                      c.blocks_per_sm, " thread blocks per SM\n", "keys from the last to the first, ",
+                      c.thread_blocks, " thread blocks per SM\n", "keys from the last to the first, ",
                       d.order.together, " heads together");
 }
 
@@ -162,7 +162,7 @@ void run(const core::Problem& p, const core::Choice& choice, const core::Resourc
   const Arguments a{
       .p = p,
       .order = GridOrder(d.order),
-      .diagonals = core::diagonal_rule(p),
+      .diagonals = diagonal_rule(p),
       .features = ScoreFeatures::of(p),
       .origin_row = static_cast<std::uint32_t>(p.origin.row),
       .origin_group = static_cast<std::uint32_t>((p.origin.column - d.column_shift) / core::kDropoutGroup),

@@ -332,7 +332,7 @@ __device__ __forceinline__ void QueryTile<C>::search_columns(const Step& step, i
 template <Config C>
 __device__ __forceinline__ bool QueryTile<C>::search_step(const Step& step, int stage) {
   const int row_low = info().begin + warp_row_, row_high = row_low + 16 * kM - 1;
-  const core::Diagonals seen = info().diagonals;
+  const Diagonals seen = info().diagonals;
   const bool masked = step.first > step.begin || step.last < step.begin + C.block_k ||
                       step.begin < row_high + seen.low || step.begin + C.block_k - 1 > row_low + seen.high;
   if (step.last > row_low + seen.low) {

@@ -22,7 +22,7 @@ inline constexpr std::array kConfigs = {
     Config{.head_dim = 128, .type = Type, .variant = Variant::featured, .bias = false},
     Config{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::featured},
     Config{.head_dim = 128, .block_k = 32, .type = Type, .variant = Variant::dropout},
-    Config{.head_dim = 256, .warps = 8, .pairs = true, .blocks_per_sm = 1, .type = Type},
+    Config{.head_dim = 256, .warps = 8, .pairs = true, .thread_blocks = 1, .type = Type},
     Config{.head_dim = 256, .m_tiles = 1, .stages = 1, .type = Type},
     Config{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::featured},
     Config{.head_dim = 256, .m_tiles = 1, .block_k = 32, .type = Type, .variant = Variant::dropout},
@@ -31,7 +31,7 @@ inline constexpr std::array kConfigs = {
 // Turing: fp16 by m16n8k8, 64 KB of shared memory per multiprocessor. Q lives in registers only, so
 // that two thread blocks share a multiprocessor at head_dim 64 and two stages fit at 128.
 constexpr Config turing(Config c) {
-  c.blocks_per_sm = c.head_dim == 64 ? 2 : 1;
+  c.thread_blocks = c.head_dim == 64 ? 2 : 1;
   c.type = ptx::Half16::fp16;
   c.mma = ptx::Mma::k8;
   if (c.head_dim == 128) c.m_tiles = 1, c.warps = 8, c.block_k = 32;

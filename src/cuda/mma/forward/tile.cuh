@@ -62,7 +62,7 @@ class QueryTile {
   using Probabilities = std::uint32_t[kM][Width / 16][4];
   using RowValues = float[kM][2];  // of rows lane / 4 and lane / 4 + 8 of every m16 tile
 
-  using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
+  using Walk = StepWalk<WalkOrder::descending, const VisibleColumns&>;
 
   // The columns [begin, begin + block_k); rows of the tile see at most [first, last) of them.
   struct Step {

@@ -33,8 +33,8 @@ struct alignas(16) TileInfo {
   int keys;          // of the sequence
   int failures;      // of speculation; below 0: speculation is off
   WholeSteps whole;  // of the warp's rows
-  core::Diagonals diagonals;
-  core::VisibleColumns visible;
+  Diagonals diagonals;
+  VisibleColumns visible;
   bool careful;  // see walk_keys; the plain kernels do not use it
 
   // A sequence of a packed batch may be shorter than the longest one.
@@ -52,20 +52,20 @@ class TileLocation {
  public:
   __device__ TileLocation(const Arguments& a, int block_q) : a_(a), task_(a.order[blockIdx.x]) {
     const core::Problem& p = a.p;
-    sequence_ = core::short_sequence(p, static_cast<int>(task_.sequence));
+    sequence_ = short_sequence(p, static_cast<int>(task_.sequence));
     begin_ = static_cast<int>(task_.tile) * block_q, end_ = min(begin_ + block_q, sequence_.q_length);
     if (p.blocks) {
-      const core::Tile rows = core::Tiling{sequence_.q_length, block_q, p.blocks.block_q}[task_.tile];
+      const core::Interval rows = core::Tiling{sequence_.q_length, block_q, p.blocks.block_q}[task_.tile];
       begin_ = static_cast<int>(rows.begin), end_ = static_cast<int>(rows.end);
     }
     diagonals_ = a.diagonals(sequence_);
-    visible_ = core::visible_keys(p, diagonals_, sequence_.k_length, head(), begin_, end_);
+    visible_ = visible_keys(p, diagonals_, sequence_.k_length, head(), begin_, end_);
   }
 
   __device__ bool empty() const { return begin_ >= end_; }
   __device__ int rows() const { return end_ - begin_; }
   __device__ int keys() const { return sequence_.k_length; }
-  __device__ core::KeyWalk walk(int width) const { return core::KeyWalk(visible_, width); }
+  __device__ KeyWalk walk(int width) const { return KeyWalk(visible_, width); }
 
   __device__ RowSource q() const {
     return source(a_.p.q, head(), sequence_.q_begin + begin_, a_.p.qk_dim, a_.q_aligned);
@@ -113,10 +113,10 @@ class TileLocation {
 
   const Arguments& a_;
   core::BasicTask<std::uint32_t> task_;
-  core::ShortSequence sequence_;
+  ShortSequence sequence_;
   int begin_, end_;
-  core::Diagonals diagonals_;
-  core::VisibleColumns visible_;
+  Diagonals diagonals_;
+  VisibleColumns visible_;
 };
 
 // The steps that rows [first, last] see as a whole.
@@ -169,7 +169,7 @@ __device__ __forceinline__ void reach_visible_rows(SharedTile<HeadDim> staged, c
                                                    const core::Problem& p, int first, int last) {
   constexpr int kWidth = 64;
   const int lane = static_cast<int>(threadIdx.x) % 32, columns = static_cast<int>(p.v_dim);
-  using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
+  using Walk = StepWalk<WalkOrder::descending, const VisibleColumns&>;
   for (Walk walk(info.visible, kWidth); !walk.done(); walk.next()) {
     for (int key = walk.first(); key < walk.last(); ++key) {
       for (int d = lane; d < columns; d += 32) {

@@ -54,7 +54,7 @@ class WideQueryTile {
   using ProbabilityTile = SharedTile<C.block_k>;
   using Scores = float[kM][kN][4];
   using RowValues = float[kM][2];
-  using Walk = core::StepWalk<core::WalkOrder::descending, const core::VisibleColumns&>;
+  using Walk = StepWalk<WalkOrder::descending, const VisibleColumns&>;
 
   __device__ void clear();
   __device__ void walk_keys(bool careful);
@@ -109,7 +109,7 @@ __device__ __forceinline__ WideQueryTile<C>::WideQueryTile(const Arguments& argu
   const TileLocation here(a_, C.block_q());
   if (!here.empty()) {
     load_rows<C.head_dim, C.block_q(), C.threads(), true, false>(Tile{shared_}, here.q(), 0, here.rows());
-    const core::KeyWalk walk = here.walk(C.block_k);
+    const KeyWalk walk = here.walk(C.block_k);
     if (!walk.done()) {
       load_rows<C.head_dim, C.block_k, C.threads(), true, false>(k_tile(0), here.k(), walk.begin(),
                                                                  here.keys());
@@ -188,7 +188,7 @@ template <Config C>
 __device__ __forceinline__ bool WideQueryTile<C>::search(Scores& s, int begin, int stage) {
   const float c = a_.features.scale_log2;
   const int key_0 = begin + part_ * kKeys + lane_ % 4 * 2;
-  const core::Diagonals seen = info().diagonals;
+  const Diagonals seen = info().diagonals;
 #pragma unroll
   for (int mi = 0; mi < kM; ++mi) {
 #pragma unroll

@@ -18,7 +18,7 @@ struct Config {
   int head_dim = 64;  // 64 or 128, of q, k and v; columns that the problem does not have arrive as zero
   int block_q = 128;  // queries in a step; warp groups divide dQ by queries (128) or by columns (64)
   bool dropout = false;
-  bool turns = true;  // warp groups take turns to issue their products
+  bool alternate = true;  // warp groups take turns to issue their products
   int registers = 240, loader_registers = 24;
   bool bounded_waits = false;  // for tests: a wait that takes too long ends the kernel and reports itself
   ptx::Half16 type = ptx::Half16::bf16;
@@ -29,13 +29,15 @@ struct Config {
   static constexpr int kQueryStages = 2;  // steps of Q, dO and statistics
   static constexpr int kScoreStages = 2;  // steps of dS
 
+  constexpr int element_bytes() const { return ptx::element_bytes(type); }
+  constexpr int panel() const { return panel_columns(element_bytes()); }
   constexpr int block_k() const { return kGroups * kGroupRows; }
   constexpr int threads() const { return (kGroups + 1) * kWarpGroup; }
   constexpr int warps() const { return 4 * kGroups; }  // that compute
   // One stage of K or V, of Q or dO, of dS, and of statistics (LSE and delta).
-  constexpr int key_bytes() const { return block_k() * head_dim * ptx::element_bytes(type); }
-  constexpr int query_bytes() const { return block_q * head_dim * ptx::element_bytes(type); }
-  constexpr int score_bytes() const { return block_q * block_k() * ptx::element_bytes(type); }
+  constexpr int key_bytes() const { return block_k() * head_dim * element_bytes(); }
+  constexpr int query_bytes() const { return block_q * head_dim * element_bytes(); }
+  constexpr int score_bytes() const { return block_q * block_k() * element_bytes(); }
   constexpr int statistics_bytes() const { return block_q * 2 * static_cast<int>(sizeof(float)); }
   // Two buffers with 16 bits of every lane, and a DropoutHead for every two warps.
   constexpr int dropout_bytes() const {
@@ -64,7 +66,7 @@ struct Arguments {
   // The order is that of the tiles of keys. The ticket counts the tiles taken beyond the first of
   // each thread block.
   BackwardCall call;
-  core::DiagonalRule diagonals;
+  DiagonalRule diagonals;
   std::uint32_t* report;  // bounded waits: 4 words that the host can read
 };
 

@@ -18,6 +18,7 @@ namespace tessera::cuda::sm90::backward {
 template <Config C>
 class Consumer {
   static_assert(valid(C));
+  using Number = ptx::Storage<C.type>;
   static constexpr int D = C.head_dim, kKeys = C.block_k(), kQueries = C.block_q;
   static constexpr int kParts = kQueries / kQueryBlock;  // of 64 queries, as in a block of statistics
   static constexpr unsigned kWarp = 0xFFFFFFFF;
@@ -30,7 +31,7 @@ class Consumer {
       : a_(a), shared_(shared), group_(group), warp_(warp) {}
 
   __device__ __forceinline__ void run() {
-    if (C.turns && group_ == 1) ptx::pass(kTurn, 2 * kWarpGroup);
+    if (C.alternate && group_ == 1) ptx::pass(kTurn, 2 * kWarpGroup);
 #pragma unroll 1
     while (next_tile()) {
       wait(&shared_.keys_full[key_slot()], tiles_.count() / C.kKeyStages & 1, WaitFor::keys_full);
@@ -48,7 +49,7 @@ class Consumer {
         finalize<false>();
       }
     }
-    if (C.turns && group_ == 0) ptx::meet(kTurn, 2 * kWarpGroup);
+    if (C.alternate && group_ == 0) ptx::meet(kTurn, 2 * kWarpGroup);
     if (lane() == 0) ptx::wait_stores_read();
   }
 
@@ -116,10 +117,10 @@ class Consumer {
   // The products from the end of one softmax to the scores for the next are a turn. The warp groups
   // take turns, so that the softmax of one overlaps the products of the other.
   __device__ __forceinline__ void begin_turn() {
-    if constexpr (C.turns) ptx::meet(kTurn + group_, 2 * kWarpGroup);
+    if constexpr (C.alternate) ptx::meet(kTurn + group_, 2 * kWarpGroup);
   }
   __device__ __forceinline__ void end_turn() {
-    if constexpr (C.turns) ptx::pass(kTurn + 1 - group_, 2 * kWarpGroup);
+    if constexpr (C.alternate) ptx::pass(kTurn + 1 - group_, 2 * kWarpGroup);
   }
 
   // --- a step ---
@@ -174,7 +175,7 @@ class Consumer {
          WaitFor::scores_empty);
     if (careful && lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);
     store_scores();
-    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    ptx::fence_shared_for_engine();
     __syncwarp();
     ptx::arrive_if(lane() == 0, &shared_.scores_full[score_slot(0)]);
     if (careful) clear_queries(slot);

@@ -24,7 +24,6 @@ template <bool Visible>
 __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 2], float factor,
                                                         unsigned char* staged, const CUtensorMap& map,
                                                         const core::View& view) {
-  namespace cuda_ptx = ::cuda::ptx;
   const KeyTile& t = tile();
   const int first = ptx::opaque(group_ * kGroupRows + warp_ * 16), rows = uniform(t.keys) - first;
   const std::uint32_t to = ptx::shared_address(staged) + matrix_offset(kKeys, first, lane());
@@ -37,15 +36,15 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
     ptx::store_matrix(matrix_step(kKeys, to, j), words);
   }
   if (rows >= 16 || !a_.call.problem.packed) {  // a box ends with the tensor, but not with a packed sequence
-    cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
+    ptx::fence_shared_for_engine();
     __syncwarp();
     if (lane() == 0) {
 #pragma unroll
-      for (int panel = 0; panel < D / kPanel; ++panel) {
-        ptx::store_box(map, staged + panel * kKeys * kRowBytes + first * kRowBytes, panel * kPanel,
+      for (int panel = 0; panel < D / C.panel(); ++panel) {
+        ptx::store_box(map, staged + panel * kKeys * kRowBytes + first * kRowBytes, panel * C.panel(),
                        t.row + first, t.head, t.batch);
       }
-      cuda_ptx::cp_async_bulk_commit_group();
+      ptx::commit_stores();
     }
     return;
   }
@@ -54,11 +53,11 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
       static_cast<int>(&view == &a_.call.problem.grad_k ? a_.call.problem.qk_dim : a_.call.problem.v_dim);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    ptx::HalfBits* out = view.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row);
+    Number* out = view.template row<Number>(t.batch, t.head, t.row + first + row);
 #pragma unroll 1
     for (int column = lane(); column < columns; column += 32) {
-      out[column] =
-          ptx::load_shared_half(ptx::shared_address(staged) + element_offset(kKeys, first + row, column));
+      out[column] = ptx::load_element<Number>(ptx::shared_address(staged) +
+                                              element_offset(kKeys, first + row, column, C.element_bytes()));
     }
   }
 }

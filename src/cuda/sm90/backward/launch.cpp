@@ -4,9 +4,9 @@
 #include <array>
 
 #include "core/base/text.h"
+#include "cuda/common/backward_order.h"
 #include "cuda/common/host/arena.h"
 #include "cuda/common/host/limits.h"
-#include "cuda/mma/backward/launch.h"
 #include "cuda/sm90/common/operand.h"
 
 namespace tessera::cuda::sm90::backward {
@@ -58,8 +58,8 @@ Decision decide(const Instance& instance, const core::Problem& p) {
   const Config& c = instance.config;
   const DeviceLimits& device = device_limits(p.device.index);
   Decision d{.instance = &instance,
-             .blocks = mma::backward::query_block_order(p),
-             .tiles = mma::backward::key_tile_order(p, c.block_k(), device),
+             .blocks = query_block_order(p),
+             .tiles = backward_order(p, true, c.block_k(), device),
              .workspace_bytes = Workspace(c, p, nullptr).bytes};
   d.grid = std::min<std::int64_t>(d.tiles.count(), device.multiprocessors);
   return d;
@@ -70,8 +70,7 @@ Decision decide(const Instance& instance, const core::Problem& p) {
 void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void* stream,
              std::uint32_t* report) {
   const Config& c = d.instance->config;
-  const mma::backward::Family family =
-      p.dtype == DType::bf16 ? mma::backward::family_bf16() : mma::backward::family_fp16();
+  const BackwardEnds ends = p.dtype == DType::bf16 ? hopper_ends_bf16() : hopper_ends_fp16();
   const Workspace workspace(c, p, memory);
   const DeviceScope scope(p.device.index);
   BackwardCall call{.problem = p,
@@ -82,18 +81,18 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
                     .grad_q_sums = workspace.sums,
                     .head_dim = c.head_dim,
                     .ticket = workspace.ticket};
-  launch(family.prepare, "hopper backward, prepare", d.blocks.count(), kPrepareThreads, 0, stream, call);
+  launch(ends.prepare, "hopper backward, prepare", d.blocks.count(), kPrepareThreads, 0, stream, call);
   Arguments a{};
   CUtensorMap* const maps[6] = {&a.q, &a.k, &a.v, &a.grad_out, &a.grad_k, &a.grad_v};
   const std::array<Operand, 6> all = operands(c, p);
-  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i], p.dtype);
+  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i]);
   a.call = call;
   a.call.order = d.tiles;
-  a.diagonals = core::diagonal_rule(p);
+  a.diagonals = diagonal_rule(p);
   a.report = report;
   launch(d.instance->kernel, "hopper backward", d.grid, c.threads(),
          static_cast<std::size_t>(c.shared_bytes()), stream, a);
-  launch(family.finish_hopper, "hopper backward, finish", d.blocks.count(), kFinishThreads, 0, stream, call);
+  launch(ends.finish, "hopper backward, finish", d.blocks.count(), kFinishThreads, 0, stream, call);
 }
 
 #else

@@ -41,7 +41,7 @@ class Loader {
   __device__ __forceinline__ bool find(std::uint32_t index) {
     const core::Problem& p = a_.call.problem;
     const auto task = a_.call.order[index];
-    const core::ShortSequence s = core::short_sequence(p, static_cast<int>(task.sequence));
+    const ShortSequence s = short_sequence(p, static_cast<int>(task.sequence));
     const int key = static_cast<int>(task.tile) * C.block_k();
     if (key >= s.k_length) return false;
     static_cast<TileQueries&>(tile_) =
@@ -70,8 +70,10 @@ class Loader {
     announce();
     std::uint64_t* full = &shared_.keys_full[slot];
     ptx::arrive_and_expect(full, 2 * C.key_bytes());
-    load_panels<C.head_dim, C.block_k()>(shared_.k[slot], a_.k, full, tile_.row, tile_.head, tile_.batch);
-    load_panels<C.head_dim, C.block_k()>(shared_.v[slot], a_.v, full, tile_.row, tile_.head, tile_.batch);
+    load_panels<C.element_bytes(), C.head_dim, C.block_k()>(shared_.k[slot], a_.k, full, tile_.row,
+                                                            tile_.head, tile_.batch);
+    load_panels<C.element_bytes(), C.head_dim, C.block_k()>(shared_.v[slot], a_.v, full, tile_.row,
+                                                            tile_.head, tile_.batch);
     keys_.next();
   }
 
@@ -84,12 +86,14 @@ class Loader {
     wait(&shared_.q_empty[slot], queries_.phase() ^ 1, WaitFor::q_empty);
     std::uint64_t* full = &shared_.q_full[slot];
     ptx::arrive_and_expect(full, C.query_bytes() + static_cast<std::uint32_t>(blocks * kBlockBytes));
-    load_panels<C.head_dim, C.block_q>(shared_.q[slot], a_.q, full, row, head, tile_.batch);
+    load_panels<C.element_bytes(), C.head_dim, C.block_q>(shared_.q[slot], a_.q, full, row, head,
+                                                          tile_.batch);
     ptx::load_bytes(shared_.statistics[slot], a_.call.statistics + block * (2 * kQueryBlock),
                     static_cast<std::uint32_t>(blocks * kBlockBytes), full);
     full = &shared_.grad_out_full[slot];
     ptx::arrive_and_expect(full, C.query_bytes());
-    load_panels<C.head_dim, C.block_q>(shared_.grad_out[slot], a_.grad_out, full, row, head, tile_.batch);
+    load_panels<C.element_bytes(), C.head_dim, C.block_q>(shared_.grad_out[slot], a_.grad_out, full, row,
+                                                          head, tile_.batch);
     queries_.next();
   }
 

@@ -37,7 +37,7 @@ TESSERA_HD constexpr QueryRange queries_of_key(const TileQueries& t, int key) {
 
 // The tile of `block_k` keys from `key` on, which is below k_length. Query i sees keys [i + d.low,
 // i + d.high]. A step has `block_q` queries.
-TESSERA_HD constexpr TileQueries tile_queries(const core::Diagonals& d, int key, int q_length, int k_length,
+TESSERA_HD constexpr TileQueries tile_queries(const Diagonals& d, int key, int q_length, int k_length,
                                               int block_q, int block_k) {
   constexpr int kFar = 1 << 30;  // beyond every query, with room to add a key
   const int low = key - d.high, high = key - d.low;

@@ -29,20 +29,20 @@ const MaskCase kMasks[] = {
     {.left = 700, .right = 0},
     {.right = 200},
     {.left = 5, .align = Align::top_left},
-    {.left = core::kLongestWalk, .right = core::kLongestWalk},
+    {.left = kLongestWalk, .right = kLongestWalk},
 };
 
 // The band and the diagonals, as a kernel gets them, of a problem's only sequence.
 struct Visibility {
   core::Band band;
-  core::Diagonals diagonals;
+  Diagonals diagonals;
 
   Visibility(const MaskCase& mask, int q_length, int k_length) {
     core::Problem p;
     p.batch = 1, p.q_length = p.q_tokens = q_length, p.k_length = p.k_tokens = k_length;
     p.left = mask.left, p.right = mask.right, p.align = mask.align;
     band = {mask.left, mask.right, mask.align == Align::bottom_right ? k_length - q_length : 0};
-    diagonals = core::diagonal_rule(p)(core::short_sequence(p, 0));
+    diagonals = diagonal_rule(p)(short_sequence(p, 0));
   }
 };
 
@@ -136,7 +136,7 @@ TEST(HopperBackwardTiles, EveryBound) {
 
 // The farthest masks and the longest sequences: nothing overflows.
 TEST(HopperBackwardTiles, TheLongestSequences) {
-  constexpr int kLength = static_cast<int>(core::kLongestWalk) - 1, kKey = (kLength - 1) / 128 * 128;
+  constexpr int kLength = static_cast<int>(kLongestWalk) - 1, kKey = (kLength - 1) / 128 * 128;
   for (const MaskCase& mask : kMasks) {
     for (const int q_length : {1, kLength}) {
       const Visibility visibility(mask, q_length, kLength);

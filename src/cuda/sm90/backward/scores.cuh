@@ -100,8 +100,8 @@ template <Config C>
 __device__ __forceinline__ void Consumer<C>::store_scores() const {
   const int lane = this->lane();
   const int row = lane / 16 * 8 + lane % 8, column = group_ * 64 + warp_ * 16 + lane / 8 % 2 * 8;
-  const std::uint32_t to =
-      ptx::shared_address(shared_.scores[score_slot(0)]) + element_offset(kQueries, row, column);
+  const std::uint32_t to = ptx::shared_address(shared_.scores[score_slot(0)]) +
+                           element_offset(kQueries, row, column, C.element_bytes());
 #pragma unroll
   for (int n = 0; n < kQueries / 16; ++n) {
     ptx::store_matrix_transposed(to + static_cast<std::uint32_t>(n * kRowStepBytes), ds_packed_[4 * n],
@@ -131,7 +131,7 @@ __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
   wait(&shared_.scores_full[score_slot(0)], queries_.count() / C.kScoreStages & 1, WaitFor::scores_full);
   auto clear = [&](const unsigned char* tile) {
 #pragma unroll 1
-    for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / kPanel * kQueries * 8;
+    for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / C.panel() * kQueries * 8;
          at += kWarpGroup) {
       const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
       clear_chunk<C.type>(
@@ -141,7 +141,7 @@ __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
   };
   clear(shared_.q[slot]);
   clear(shared_.grad_out[slot]);
-  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  ptx::fence_shared_for_engine();
   ptx::meet(kOwn + group_, kWarpGroup);
 }
 
@@ -189,8 +189,7 @@ __device__ __forceinline__ void Consumer<C>::begin_head(int head) {
   const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
   ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);  // the other warp writes the same
   own.stream = stream;
-  own.columns[lane / 8] =
-      dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
+  own.columns[lane / 8] = dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
   __syncwarp();
 }
 

@@ -79,25 +79,24 @@ struct SharedMemory {
   // By one thread. Arrivals: for "full" one of the loader, and the bytes; for dS and for "empty"
   // one lane of each warp.
   __device__ void initialise() {
-    namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = C.warps();
     for (int i = 0; i < C.kKeyStages; ++i) {
-      cuda_ptx::mbarrier_init(&keys_full[i], 1);
-      cuda_ptx::mbarrier_init(&keys_empty[i], kWarps);
+      ptx::init_barrier(&keys_full[i], 1);
+      ptx::init_barrier(&keys_empty[i], kWarps);
     }
     for (int i = 0; i < C.kQueryStages; ++i) {
-      cuda_ptx::mbarrier_init(&q_full[i], 1);
-      cuda_ptx::mbarrier_init(&grad_out_full[i], 1);
-      cuda_ptx::mbarrier_init(&q_empty[i], kWarps);
+      ptx::init_barrier(&q_full[i], 1);
+      ptx::init_barrier(&grad_out_full[i], 1);
+      ptx::init_barrier(&q_empty[i], kWarps);
     }
     for (int i = 0; i < C.kScoreStages; ++i) {
-      cuda_ptx::mbarrier_init(&scores_full[i], kWarps);
-      cuda_ptx::mbarrier_init(&scores_empty[i], kWarps);
+      ptx::init_barrier(&scores_full[i], kWarps);
+      ptx::init_barrier(&scores_empty[i], kWarps);
       careful[i] = 0;
     }
-    for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
-    cuda_ptx::mbarrier_init(&keys_used, kWarps);
-    cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
+    for (int i = 0; i < kTileSlots; ++i) ptx::init_barrier(&tile_full[i], 1);
+    ptx::init_barrier(&keys_used, kWarps);
+    ptx::publish_barriers();
   }
 };
 

@@ -1,16 +1,15 @@
 // Where elements lie in the shared memory of the Hopper kernels: arithmetic that the host can
 // check.
 //
-// A tile of R rows is cut into panels of 128 bytes a row: 64 columns of 16 bits. Panel follows
-// panel, and in each of them row follows row, as the copy engine writes its boxes. It swizzles
-// them: the eight 16-byte chunks of a row change places by chunk ^= row % 8, provided that tiles
-// begin on multiples of 1024 bytes.
+// A tile of R rows is cut into panels of 128 bytes a row, such as 64 columns of 16 bits. Panel
+// follows panel, and in each of them row follows row, as the copy engine writes its boxes. It
+// swizzles them: the eight 16-byte chunks of a row change places by chunk ^= row % 8, provided that
+// tiles begin on multiples of 1024 bytes.
 #pragma once
 
 #include <cstdint>
 
 #include "core/base/host_device.h"
-#include "cuda/common/ptx/types.h"
 
 namespace tessera::cuda::sm90 {
 
@@ -24,15 +23,11 @@ inline constexpr int kSwizzleBytes = 1024;  // eight rows: the swizzle repeats
 inline constexpr int kStepBytes = 32;       // along a row: a step of a contraction over columns
 inline constexpr int kRowStepBytes = 2048;  // 16 rows: a step of a contraction over rows
 
-inline constexpr int kHalfBytes = ptx::element_bytes(ptx::Half16::bf16);  // of both 16-bit types
-
 // Columns of a panel.
 constexpr int panel_columns(int element_bytes) { return kRowBytes / element_bytes; }
-inline constexpr int kPanel = panel_columns(kHalfBytes);
 
 // The offset of an element from the beginning of a tile of `rows` rows.
-TESSERA_HD constexpr std::uint32_t element_offset(int rows, int row, int column,
-                                                  int element_bytes = kHalfBytes) {
+TESSERA_HD constexpr std::uint32_t element_offset(int rows, int row, int column, int element_bytes) {
   const int panel = panel_columns(element_bytes), per_chunk = kChunkBytes / element_bytes;
   const int chunk = column % panel / per_chunk;
   return static_cast<std::uint32_t>(column / panel * rows * kRowBytes + row * kRowBytes +
@@ -63,11 +58,12 @@ TESSERA_HD constexpr std::uint32_t row_step(int step) {
   return static_cast<std::uint32_t>(step * kRowStepBytes);
 }
 
-// 16-bit elements. Which row lane `lane` names to stmatrix or ldmatrix for the first 16 columns of
-// 16 rows from `row` on; and, if that is the address `at`, for columns [8 j, 8 j + 16), j even: one
-// instruction instead of eight.
+// stmatrix and ldmatrix move 16-bit units. Which row lane `lane` names to them for the first 16
+// columns of 16 rows from `row` on; and, if that is the address `at`, for columns [8 j, 8 j + 16),
+// j even: one instruction instead of eight.
+inline constexpr int kMatrixUnitBytes = 2;
 TESSERA_HD constexpr std::uint32_t matrix_offset(int rows, int row, int lane) {
-  return element_offset(rows, row + lane % 16, lane / 16 * 8);
+  return element_offset(rows, row + lane % 16, lane / 16 * 8, kMatrixUnitBytes);
 }
 TESSERA_HD constexpr std::uint32_t matrix_step(int rows, std::uint32_t at, int j) {
   return (at ^ static_cast<std::uint32_t>(j % 8 * 16)) + static_cast<std::uint32_t>(j / 8 * rows * kRowBytes);

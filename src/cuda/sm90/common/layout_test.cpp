@@ -67,7 +67,7 @@ TEST(HopperLayout, ElementsStandWhereTheCopyEnginePutsThem) {
   for (const int columns : {64, 128, 192, 256}) {
     for (const int rows : {64, 96, 128, 256}) {
       for (const auto& [address, element] : load_boxes(0, rows, columns)) {
-        ASSERT_EQ(element_offset(rows, element.first, element.second), address);
+        ASSERT_EQ(element_offset(rows, element.first, element.second, 2), address);
       }
     }
   }

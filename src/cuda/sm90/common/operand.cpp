@@ -7,14 +7,18 @@ namespace tessera::cuda::sm90 {
 // Packed sequences are one batch entry.
 Operand query_operand(const char* name, const core::View& view, std::int64_t columns, const core::Problem& p,
                       int box_rows) {
-  return {
-      name, view, {columns, p.packed ? p.q_tokens : p.q_length, p.q_heads, p.packed ? 1 : p.batch}, box_rows};
+  return {name,
+          view,
+          p.dtype,
+          {columns, p.packed ? p.q_tokens : p.q_length, p.q_heads, p.packed ? 1 : p.batch},
+          box_rows};
 }
 
 Operand key_operand(const char* name, const core::View& view, std::int64_t columns, const core::Problem& p,
                     int box_rows) {
   return {name,
           view,
+          p.dtype,
           {columns, p.packed ? p.k_tokens : p.k_length, p.kv_heads, p.packed ? 1 : p.batch},
           box_rows};
 }
@@ -29,16 +33,15 @@ bool shared_memory_limit(const core::Problem& p, int shared_bytes, core::Reason 
 
 bool copy_limit(std::span<const Operand> operands, core::Reason reason) {
   for (const Operand& operand : operands) {
-    if (tensor_map_obstacle(operand.name, operand.view, operand.extents, reason)) return true;
+    if (tensor_map_obstacle(operand.name, operand.view, operand.dtype, operand.extents, reason)) return true;
   }
   return false;
 }
 
 #if TESSERA_HAVE_CUDA
 
-CUtensorMap encode(const Operand& operand, DType dtype) {
-  return encode_tensor_map(tensor_map_spec(operand.view, operand.extents, operand.box_rows),
-                           dtype == DType::bf16);
+CUtensorMap encode(const Operand& operand) {
+  return encode_tensor_map(tensor_map_spec(operand.view, operand.dtype, operand.extents, operand.box_rows));
 }
 
 #endif

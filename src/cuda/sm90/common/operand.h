@@ -17,6 +17,7 @@ inline constexpr int kCapability = 90;
 struct Operand {
   const char* name;
   const core::View& view;
+  DType dtype;
   RowExtents extents;
   int box_rows;
 };
@@ -37,8 +38,8 @@ bool copy_limit(std::span<const Operand> operands, core::Reason reason);
 
 #if TESSERA_HAVE_CUDA
 
-// The tensor map of an operand of 16-bit numbers.
-CUtensorMap encode(const Operand& operand, DType dtype);
+// The tensor map of an operand.
+CUtensorMap encode(const Operand& operand);
 
 #endif
 

@@ -10,7 +10,7 @@ namespace tessera::cuda::sm90 {
 
 // Loads `Rows` rows of `Columns` columns, panel by panel, into a tile of `Pitch` rows; their bytes
 // arrive at `full`, which has been told to expect them. By one thread.
-template <int Columns, int Rows, int Pitch = Rows, int ElementBytes = kHalfBytes>
+template <int ElementBytes, int Columns, int Rows, int Pitch = Rows>
 __device__ __forceinline__ void load_panels(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                             int row, int head, int batch) {
   constexpr int kColumns = panel_columns(ElementBytes);

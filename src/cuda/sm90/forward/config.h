@@ -108,7 +108,7 @@ struct Arguments {
   CUtensorMap q, k, v, out;
   core::Problem p;
   Schedule schedule;
-  core::DiagonalRule diagonals;
+  DiagonalRule diagonals;
   Divider group;  // query heads per key/value head
   float scale_log2;
   bool speculate;

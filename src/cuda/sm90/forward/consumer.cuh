@@ -18,6 +18,7 @@ enum Barrier : int { kTurn = 1, kOwn = 5, kEveryone = 9 };
 template <Config C>
 class Consumer {
   static_assert(valid(C));
+  using Number = ptx::Storage<C.type>;
   static constexpr int kWidth = C.block_k, kRows = C.block_q();
   static constexpr bool kTwoBuffers = C.softmax == Softmax::two_buffers;
   static constexpr bool kSpeculates = C.softmax != Softmax::exact_maximum;
@@ -185,7 +186,7 @@ class Consumer {
         ptx::store_shared(q + static_cast<std::uint32_t>(panel * kRows * kRowBytes + at), uint4{});
       }
     }
-    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    ptx::fence_shared_for_engine();
     ptx::meet(kOwn + group_, kWarpGroup);
   }
 

@@ -42,7 +42,6 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
   // Columns at a time.
   constexpr int kStaged = C.store_columns < C.v_dim ? C.store_columns : C.v_dim;
   const float(&normaliser)[2] = finish.normaliser;
-  namespace cuda_ptx = ::cuda::ptx;
   const int first = group_ * kGroupRows + warp_ * 16;
   const std::uint32_t to = ptx::shared_address(shared_.out) + matrix_offset(kRows, first, opaque_lane());
   std::uint32_t trace = 0;  // stays 0 as long as every output is finite
@@ -63,7 +62,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
     }
     const int rows = a_.p.packed ? uniform(t.rows) - first : 16;
     if (rows >= 16) {  // the copy engine stops at the end of the tensor, not of a packed sequence
-      cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
+      ptx::fence_shared_for_engine();
       __syncwarp();
       if (lane_ == 0) {
 #pragma unroll
@@ -71,7 +70,7 @@ __device__ __forceinline__ void Consumer<C>::finalize(const Tile& t, const Finis
           ptx::store_box(a_.out, shared_.out + panel * kRows * kRowBytes + first * kRowBytes,
                          part + panel * C.panel(), t.row + first, t.head, t.batch);
         }
-        cuda_ptx::cp_async_bulk_commit_group();
+        ptx::commit_stores();
       }
     } else {
       __syncwarp();
@@ -90,12 +89,11 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
   const int columns = min(C.store_columns, static_cast<int>(a_.p.v_dim) - first_column);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    ptx::HalfBits* out =
-        a_.p.out.template row<ptx::HalfBits>(t.batch, t.head, t.row + first + row) + first_column;
+    Number* out = a_.p.out.template row<Number>(t.batch, t.head, t.row + first + row) + first_column;
 #pragma unroll 1
     for (int column = lane_; column < columns; column += 32) {
-      out[column] = ptx::load_shared_half(ptx::shared_address(shared_.out) +
-                                          element_offset(kRows, first + row, column));
+      out[column] = ptx::load_element<Number>(ptx::shared_address(shared_.out) +
+                                              element_offset(kRows, first + row, column, C.element_bytes()));
     }
   }
   __syncwarp();
@@ -105,17 +103,18 @@ __device__ __forceinline__ void Consumer<C>::store_rows(const Tile& t, int first
 // only if the row sees it.
 template <Config C>
 class RepairedRow {
+  using Number = ptx::Storage<C.type>;
+
  public:
-  __device__ RepairedRow(const Arguments& a, const core::ShortSequence& sequence, const TileIndex& at,
-                         int row)
+  __device__ RepairedRow(const Arguments& a, const ShortSequence& sequence, const TileIndex& at, int row)
       : a_(a), lane_(static_cast<int>(threadIdx.x) % 32) {
     const auto head = static_cast<std::int64_t>(at.head), kv_head = std::int64_t{a.group.quotient(at.head)};
     const std::int64_t batch = sequence.tensor_batch;
-    q_ = a.p.q.row<const ptx::HalfBits>(batch, head, sequence.q_begin + row);
-    k_ = a.p.k.row<const ptx::HalfBits>(batch, kv_head, sequence.k_begin);
-    v_ = a.p.v.row<const ptx::HalfBits>(batch, kv_head, sequence.k_begin);
-    out_ = a.p.out.row<ptx::HalfBits>(batch, head, sequence.q_begin + row);
-    const core::Diagonals d = a.diagonals(sequence);
+    q_ = a.p.q.row<const Number>(batch, head, sequence.q_begin + row);
+    k_ = a.p.k.row<const Number>(batch, kv_head, sequence.k_begin);
+    v_ = a.p.v.row<const Number>(batch, kv_head, sequence.k_begin);
+    out_ = a.p.out.row<Number>(batch, head, sequence.q_begin + row);
+    const Diagonals d = a.diagonals(sequence);
     begin_ = max(row + d.low, 0), end_ = min(row + d.high + 1, sequence.k_length);
   }
 
@@ -132,8 +131,7 @@ class RepairedRow {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const float out = (sum_ == 0 ? 0 : o_[i] / sum_) + beyond_[i];
-      if (lane_ + 32 * i < a_.p.v_dim)
-        out_[lane_ + 32 * i] = static_cast<ptx::HalfBits>(ptx::pack<C.type>(out, 0));
+      if (lane_ + 32 * i < a_.p.v_dim) out_[lane_ + 32 * i] = static_cast<Number>(ptx::pack<C.type>(out, 0));
     }
   }
 
@@ -141,7 +139,7 @@ class RepairedRow {
   static constexpr unsigned kWarp = 0xFFFFFFFF;
   static constexpr int kColumns = C.v_dim / 32;  // of a lane
 
-  __device__ static float number(ptx::HalfBits bits) { return ptx::unpack<C.type>(bits).x; }
+  __device__ static float number(Number bits) { return ptx::unpack<C.type>(bits).x; }
   __device__ static bool non_finite(float x) { return !(fabsf(x) < INFINITY); }
 
   template <typename Combine>
@@ -155,7 +153,7 @@ class RepairedRow {
     const int key = first + lane_;
     float score = -INFINITY;
     if (key < end_) {
-      const ptx::HalfBits* k = k_ + key * a_.p.k.row_stride;
+      const Number* k = k_ + key * a_.p.k.row_stride;
       score = 0;
 #pragma unroll 1
       for (int d = 0; d < a_.p.qk_dim; ++d) score = fmaf(number(__ldg(q_ + d)), number(__ldg(k + d)), score);
@@ -169,7 +167,7 @@ class RepairedRow {
     for (int i = 0; i < kColumns; ++i) o_[i] *= factor;
 #pragma unroll 1
     for (int j = 0; j < 32 && first + j < end_; ++j) {
-      const ptx::HalfBits* v = v_ + (first + j) * a_.p.v.row_stride;
+      const Number* v = v_ + (first + j) * a_.p.v.row_stride;
       const float weight = __shfl_sync(kWarp, p, j);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -182,8 +180,8 @@ class RepairedRow {
 
   const Arguments& a_;
   const int lane_;
-  const ptx::HalfBits *q_, *k_, *v_;
-  ptx::HalfBits* out_;
+  const Number *q_, *k_, *v_;
+  Number* out_;
   int begin_, end_;
   float reference_ = -FLT_MAX, sum_ = 0;
   float o_[kColumns] = {}, beyond_[kColumns] = {};
@@ -198,7 +196,7 @@ __device__ __forceinline__ void Consumer<C>::repair() {
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
   if (shared_.non_finite == 0) return;
   if (lane_ == 0) ptx::wait_stores();
-  ::cuda::ptx::fence_proxy_async();
+  ptx::fence_for_engine();
   __threadfence();
   ptx::meet(kEveryone, C.warp_groups * kWarpGroup);
 #pragma unroll 1
@@ -206,7 +204,7 @@ __device__ __forceinline__ void Consumer<C>::repair() {
     TileIndex at;
     if (a_.p.packed) packed_tiles<C>(a_).find(static_cast<std::uint32_t>(index), LengthsOf<C>{a_}, at);
     else at = a_.schedule[static_cast<std::uint32_t>(index)];
-    const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
+    const ShortSequence sequence = short_sequence(a_.p, static_cast<int>(at.sequence));
     const int first = static_cast<int>(at.tile) * kRows, last = min(first + kRows, sequence.q_length);
 #pragma unroll 1
     for (int row = first + group_ * 4 + warp_; row < last; row += C.warp_groups * 4) {

@@ -101,10 +101,10 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
   Arguments a{};
   CUtensorMap* const maps[4] = {&a.q, &a.k, &a.v, &a.out};
   const std::array<Operand, 4> all = operands(c, p);
-  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i], p.dtype);
+  for (std::size_t i = 0; i < all.size(); ++i) *maps[i] = encode(all[i]);
   a.p = p;
   a.schedule = d.schedule;
-  a.diagonals = core::diagonal_rule(p);
+  a.diagonals = diagonal_rule(p);
   a.group = Divider(static_cast<std::uint32_t>(p.group()));
   a.scale_log2 = ScoreFeatures::of(p).scale_log2;
   a.speculate = d.speculate;

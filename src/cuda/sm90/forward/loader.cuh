@@ -12,7 +12,7 @@ template <Config C>
 struct LengthsOf {
   const Arguments& a;
   __device__ PackedLengths operator()(int index) const {
-    const core::ShortSequence s = core::short_sequence(a.p, index);
+    const ShortSequence s = short_sequence(a.p, index);
     return {s.q_length, s.k_length, C.packed_order() == PackedOrder::tiles ? a.diagonals(s).high : 0};
   }
 };
@@ -78,7 +78,7 @@ class Loader {
   __device__ __forceinline__ bool begin(unsigned tile) {
     TileIndex at;
     if (!find(tile, at)) return false;
-    const core::ShortSequence sequence = core::short_sequence(a_.p, static_cast<int>(at.sequence));
+    const ShortSequence sequence = short_sequence(a_.p, static_cast<int>(at.sequence));
     tile_ = locate(at, sequence);
     k_begin_ = sequence.k_begin;
     kv_head_ = static_cast<int>(a_.group.quotient(at.head));
@@ -132,10 +132,10 @@ class Loader {
     return atomicAdd(&a_.counter->next, 1U);
   }
 
-  __device__ __forceinline__ Tile locate(const TileIndex& at, const core::ShortSequence& s) const {
+  __device__ __forceinline__ Tile locate(const TileIndex& at, const ShortSequence& s) const {
     constexpr int kFar = 1 << 30;  // beyond every key, with room to add a row
     const int first = static_cast<int>(at.tile) * C.block_q(), rows = s.q_length - first;
-    const core::Diagonals d = a_.diagonals(s);
+    const Diagonals d = a_.diagonals(s);
     const Steps steps = visible_steps(first, first + min(rows, C.block_q()) - 1, d, s.k_length, C.block_k);
     const int row = s.q_begin + first, head = static_cast<int>(at.head);
     const core::View& lse = a_.p.lse;
@@ -180,7 +180,7 @@ class Loader {
   __device__ __forceinline__ void load(unsigned char* to, const CUtensorMap& map, std::uint64_t* full,
                                        int row, int head, int batch) {
     ptx::arrive_and_expect(full, Rows * Columns * C.element_bytes());
-    load_panels<Columns, Rows, Pitch, C.element_bytes()>(to, map, full, row, head, batch);
+    load_panels<C.element_bytes(), Columns, Rows, Pitch>(to, map, full, row, head, batch);
   }
 
   __device__ __forceinline__ void load_queries(const Tile& t) {

@@ -156,7 +156,7 @@ struct Steps {
 
 // The steps in which rows [first, last] may see a key; row i sees keys [i + low, i + high] of
 // `keys`.
-TESSERA_HD constexpr Steps visible_steps(int first, int last, const core::Diagonals& d, int keys, int width) {
+TESSERA_HD constexpr Steps visible_steps(int first, int last, const Diagonals& d, int keys, int width) {
   const int begin = first + d.low > 0 ? first + d.low : 0;
   const int end = last + d.high + 1 < keys ? last + d.high + 1 : keys;
   if (begin >= end) return {0, 0};
@@ -168,8 +168,7 @@ struct WholeSteps {
   int begin = 0, end = 0;
 };
 
-TESSERA_HD constexpr WholeSteps whole_steps(int first, int last, const core::Diagonals& d, int keys,
-                                            int width) {
+TESSERA_HD constexpr WholeSteps whole_steps(int first, int last, const Diagonals& d, int keys, int width) {
   const int begin = last + d.low > 0 ? last + d.low : 0;
   const int end = first + d.high + 1 < keys ? first + d.high + 1 : keys;
   return {(begin + width - 1) / width, end > 0 ? end / width : 0};
@@ -198,7 +197,7 @@ struct alignas(16) GroupSteps {
 
 // For the group that owns rows [first, last] of a tile; row 0 of the tile sees keys [d.low,
 // d.high].
-TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int last, const core::Diagonals& d,
+TESSERA_HD constexpr GroupSteps group_steps(const Steps& tile, int first, int last, const Diagonals& d,
                                             int keys, int width, int above, int below) {
   const Steps own = own_steps(tile, visible_steps(first, last, d, keys, width), above, below);
   const WholeSteps whole = whole_steps(first, last, d, keys, width);

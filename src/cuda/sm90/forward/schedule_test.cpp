@@ -171,7 +171,7 @@ TEST(HopperPackedTiles, LongOnesFirstEndEvenly) {
 }
 
 TEST(HopperSteps, OfAGroupAreItsOwn) {
-  const core::Diagonals d{-100, 20};
+  const Diagonals d{-100, 20};
   const Steps tile = visible_steps(0, 255, d, 500, 64);
   for (int group = 0; group < 4; ++group) {
     const int first = group * 64, last = first + 63;
@@ -188,14 +188,14 @@ TEST(HopperSteps, OfAGroupAreItsOwn) {
 TEST(HopperSteps, CoverWhatIsVisible) {
   for (const int width : {64, 96, 128}) {
     for (const int keys : {1, 63, 64, 200, 500}) {
-      for (const core::Diagonals d : {core::Diagonals{-(1 << 30), 1 << 30},
-                                      {-(1 << 30), 0},
-                                      {-(1 << 30), 130},
-                                      {-(1 << 30), -70},
-                                      {-100, 20},
-                                      {0, 0},
-                                      {400, 1 << 30},
-                                      {-3, 200}}) {
+      for (const Diagonals d : {Diagonals{-(1 << 30), 1 << 30},
+                                {-(1 << 30), 0},
+                                {-(1 << 30), 130},
+                                {-(1 << 30), -70},
+                                {-100, 20},
+                                {0, 0},
+                                {400, 1 << 30},
+                                {-3, 200}}) {
         for (int first = 0; first < 600; first += 64) {
           const int last = first + 63;
           const Steps steps = visible_steps(first, last, d, keys, width);

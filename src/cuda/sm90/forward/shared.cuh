@@ -1,6 +1,8 @@
 // The shared memory of a Hopper forward kernel.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/common/ptx/async.cuh"
@@ -12,6 +14,11 @@ namespace tessera::cuda::sm90::forward {
 
 // What a thread may wait for: the report of a wait that gives up holds its number.
 enum class WaitFor : std::uint32_t { tile, q_full, q_empty, k_full, k_empty, v_full, v_empty, launch };
+inline constexpr std::array kWaitNames{
+    "a tile",     "Q to arrive", "room for Q", "K to arrive",
+    "room for K", "V to arrive", "room for V", "the tile counter",
+};
+static_assert(kWaitNames.size() == static_cast<std::size_t>(WaitFor::launch) + 1);
 
 // A tile as the loader announces it to the computing warp groups. Its first row sees keys [low,
 // high] of the sequence.
@@ -44,23 +51,22 @@ struct SharedMemory {
   // By one thread. A `full` barrier expects one arrival of the loader, and the bytes; an `empty`
   // barrier one arrival of each warp that reads the stage.
   __device__ void initialise() {
-    namespace cuda_ptx = ::cuda::ptx;
     constexpr std::uint32_t kWarps = 4 * C.warp_groups;
     for (int i = 0; i < C.q_stages * C.q_parts(); ++i) {
-      cuda_ptx::mbarrier_init(&q_full[0][i], 1);
-      cuda_ptx::mbarrier_init(&q_empty[0][i], kWarps / C.q_parts());
+      ptx::init_barrier(&q_full[0][i], 1);
+      ptx::init_barrier(&q_empty[0][i], kWarps / C.q_parts());
     }
     for (int i = 0; i < C.k_stages; ++i) {
-      cuda_ptx::mbarrier_init(&k_full[i], 1);
-      cuda_ptx::mbarrier_init(&k_empty[i], kWarps);
+      ptx::init_barrier(&k_full[i], 1);
+      ptx::init_barrier(&k_empty[i], kWarps);
     }
     for (int i = 0; i < C.v_stages; ++i) {
-      cuda_ptx::mbarrier_init(&v_full[i], 1);
-      cuda_ptx::mbarrier_init(&v_empty[i], kWarps);
+      ptx::init_barrier(&v_full[i], 1);
+      ptx::init_barrier(&v_empty[i], kWarps);
     }
-    for (int i = 0; i < kTileSlots; ++i) cuda_ptx::mbarrier_init(&tile_full[i], 1);
+    for (int i = 0; i < kTileSlots; ++i) ptx::init_barrier(&tile_full[i], 1);
     non_finite = 0;
-    cuda_ptx::fence_mbarrier_init(cuda_ptx::sem_release, cuda_ptx::scope_cluster);
+    ptx::publish_barriers();
   }
 };
 

@@ -185,8 +185,9 @@ __device__ __forceinline__ void Consumer<C>::recompute_scores() {
   const int lane = opaque_lane();
   const std::uint32_t q =
       ptx::shared_address(shared_.q[q_slot()]) + matrix_offset(kRows, group_ * kGroupRows + warp_ * 16, lane);
-  const std::uint32_t k = ptx::shared_address(shared_.k[k_.slot()]) +
-                          element_offset(kWidth, lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+  const std::uint32_t k =
+      ptx::shared_address(shared_.k[k_.slot()]) +
+      element_offset(kWidth, lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8, C.element_bytes());
   auto& s = reinterpret_cast<float(&)[kWidth / 8][4]>(s_);
 #pragma unroll
   for (float& x : s_) x = 0;
