@@ -4,8 +4,8 @@
 ///
 /// **Environment variables.** The library reads them once, when it is loaded: before main, or in
 /// dlopen. Later changes have no effect, so calls are safe beside setenv. OpenBLAS and CUDA read
-/// their own variables when a plan or call first needs them. A call that depends on an invalid value
-/// fails and names it.
+/// their own variables when a plan or call first needs them. A call that depends on an invalid
+/// value fails and names it.
 ///
 /// | variable             | value                                                        |
 /// |----------------------|--------------------------------------------------------------|

@@ -15,9 +15,10 @@
 namespace tessera::test {
 namespace {
 
-// Calls `call` (which returns whether it succeeded, or throws) with a failure at allocation 0, 1, 2, ...
-// until there is no such allocation any more. Every failure must be out_of_memory, nothing may leak, and
-// after every call `is_right` must hold if it succeeded. Returns at how many allocations it failed.
+// Calls `call` (which returns whether it succeeded, or throws) with a failure at allocation 0, 1,
+// 2, ... until there is no such allocation any more. Every failure must be out_of_memory, nothing
+// may leak, and after every call `is_right` must hold if it succeeded. Returns at how many
+// allocations it failed.
 template <typename Call, typename Check>
 int fail_everywhere(const char* what, bool from_then_on, bool check_leaks, Call&& call, Check&& is_right) {
   static constexpr int kMany = 10'000;  // far above what any call does: stops a loop that would not end

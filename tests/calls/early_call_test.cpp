@@ -1,5 +1,5 @@
-// A call may come from the initialiser of a static object, before the library has made its own static
-// data.
+// A call may come from the initialiser of a static object, before the library has made its own
+// static data.
 #include <gtest/gtest.h>
 
 #include "memory_problem.h"

@@ -38,9 +38,10 @@ std::vector<std::string> cpu_kernels();
 // need vectors.
 std::vector<std::string> forward_only_kernels();
 
-// What a test over types and something else (kernels, instruction sets) runs. In release builds every pair. Under a
-// sanitizer every type with the first of the others, and every other with fp32: sanitizers prove addresses, which
-// follow from the width of a type and from lanes, one by one (tests/README.md).
+// What a test over types and something else (kernels, instruction sets) runs. In release builds
+// every pair. Under a sanitizer every type with the first of the others, and every other with fp32:
+// sanitizers prove addresses, which follow from the width of a type and from lanes, one by one
+// (tests/README.md).
 template <typename Other>
 std::vector<std::tuple<DType, Other>> pairs_with_types(const std::vector<Other>& others) {
   std::vector<std::tuple<DType, Other>> pairs;
