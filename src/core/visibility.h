@@ -31,6 +31,17 @@ struct VisibleSpan {
   bool masked_by_blocks = false;
 };
 
+// The span with the edges of its full part moved inwards to multiples of `step`. A causal tile of
+// 64 rows from row 64 on sees 65 keys in full: with 64, loops over keys take whole register blocks,
+// and the masked part has room for the key that is left.
+TESSERA_HD inline VisibleSpan with_aligned_full_part(VisibleSpan span, std::int64_t step) {
+  VisibleRange& range = span.range;
+  if (range.full_begin > range.begin) range.full_begin = (range.full_begin + step - 1) / step * step;
+  if (range.full_end < range.end) range.full_end = range.full_end / step * step;
+  if (range.full_begin >= range.full_end) range.full_begin = range.full_end = range.end;
+  return span;
+}
+
 // The keys that `queries` of a sequence see. The queries lie in one row of blocks of the block
 // mask, if there is one (Tiling).
 TESSERA_HD inline VisibleSpan visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,

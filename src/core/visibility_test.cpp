@@ -86,7 +86,8 @@ TEST(Visibility, TilesCoverEveryVisiblePairExactlyOnceFromBothSides) {
     const std::int64_t head = draw(random, 0, p.q_heads - 1);
     SCOPED_TRACE(testing::Message() << "case " << repeat);
 
-    Visits by_rows(*test, s, head), by_columns(*test, s, head);
+    Visits by_rows(*test, s, head), by_aligned_rows(*test, s, head), by_columns(*test, s, head);
+    const std::int64_t step = draw(random, 1, 9);
     const Tiling q_tiles{s.q_length, tile_q, p.blocks.block_q};
     for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
       const Interval queries = q_tiles[t];
@@ -94,8 +95,12 @@ TEST(Visibility, TilesCoverEveryVisiblePairExactlyOnceFromBothSides) {
         ASSERT_LE(keys.length(), tile_k);
         by_rows.add(queries, keys, keys.kind);
       });
+      const VisibleSpan aligned = with_aligned_full_part(visible_keys(p, s, head, queries), step);
+      for_each_tile(aligned, tile_k,
+                    [&](const TileRange& keys) { by_aligned_rows.add(queries, keys, keys.kind); });
     }
     by_rows.check();
+    by_aligned_rows.check();
     Visits by_blocks(*test, s, head);
     const Tiling k_blocks{s.k_length, draw(random, 1, 20)};  // blocks of keys outside, wherever they lie
     for (std::int64_t b = 0; b < k_blocks.count(); ++b) {
@@ -125,6 +130,28 @@ TEST(Visibility, TilesCoverEveryVisiblePairExactlyOnceFromBothSides) {
     by_columns.check();
     if (testing::Test::HasFatalFailure()) return;
   }
+}
+
+// The edges between masked and unmasked keys, for rows in the middle of a causal window.
+TEST(Visibility, TheFullPartEndsAtMultiplesOfAStep) {
+  Problem p;
+  p.batch = p.q_heads = p.kv_heads = 1;
+  p.q_length = p.k_length = 1000;
+  p.left = 300;
+  p.right = 0;
+  const VisibleRange before = visible_keys(p, sequence(p, 0), 0, {448, 512}).range;
+  EXPECT_EQ(before.full_begin, 211);
+  EXPECT_EQ(before.full_end, 449);
+  const VisibleRange after = with_aligned_full_part({before}, 16).range;
+  EXPECT_EQ(after.begin, before.begin);
+  EXPECT_EQ(after.full_begin, 224);
+  EXPECT_EQ(after.full_end, 448);
+  EXPECT_EQ(after.end, before.end);
+  // Without a mask nothing moves.
+  p.left = p.right = kUnbounded;
+  const VisibleRange all = with_aligned_full_part(visible_keys(p, sequence(p, 0), 0, {448, 512}), 16).range;
+  EXPECT_EQ(all.full_begin, 0);
+  EXPECT_EQ(all.full_end, 1000);
 }
 
 TEST(Visibility, TilesAscend) {

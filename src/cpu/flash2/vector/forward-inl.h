@@ -73,7 +73,9 @@ class VectorForward {
     tile.template load_queries<T>();
     tile.template prefetch_ahead<T>();
     tile.clear();
-    core::for_each_tile(core::visible_keys(head.p, head.s, head.q_head, rows), block_k,
+    const core::VisibleSpan visible =
+        core::with_aligned_full_part(core::visible_keys(head.p, head.s, head.q_head, rows), kVectors * kRows);
+    core::for_each_tile(visible, block_k,
                         [&](const core::TileRange& part) HWY_ATTR { tile.visit(part, keys_, skip_zeros); });
     return tile.template finalize<T>(false);
   }
