@@ -270,6 +270,20 @@ TEST(DecodeChoice, FewQueriesAreItsOwn) {
   const Plan prefill = plan({}, Shapes{.q_length = 64, .k_length = 4096, .q_heads = 32, .kv_heads = 8});
   EXPECT_EQ(prefill.kernel, "cpu.flash2");
   EXPECT_EQ(why_not(prefill, kKernel), "supports at most 16 queries; this call has 64");
+  const Plan cached = plan({}, Shapes{.q_length = 16, .k_length = 64});
+  EXPECT_EQ(cached.kernel, "cpu.flash2");
+  EXPECT_EQ(why_not(cached, kKernel), "is slower for 16 queries and 64 keys in fp32");
+}
+
+// What is chosen for a sequence alone does not change beside others.
+TEST(DecodeChoice, PackedSequencesOfMoreQueriesAreDecidedOneByOne) {
+  if (vector_targets().empty()) GTEST_SKIP() << "no vector instruction set";
+  const std::vector<std::int32_t> q{0, 16, 32}, k{0, 64, 4160};
+  Shapes shapes{.q_length = 32, .k_length = 4160};
+  Attention attention;
+  attention.mask.lengths = {.q = q.data(), .k = k.data(), .count = 2, .max_q = 16, .max_k = 4096};
+  const Plan packed = plan(attention, shapes);
+  EXPECT_EQ(packed.kernel, "cpu.packed");
 }
 
 TEST(DecodeChoice, WithoutVectorsItSaysSo) {

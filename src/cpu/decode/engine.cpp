@@ -293,9 +293,14 @@ class DecodeTask {
                    core::kMinusInfinity<A>);
     }
     for (std::int64_t x = count; x % lanes<A>() != 0; ++x) s[x] = core::kMinusInfinity<A>;
-    if (masked_) hide(step, keys, r, s);
+    if (masked_ && !sees_all(keys)) hide(step, keys, r, s);
     t_.alpha[r] = online_softmax(s, count, rows.maximum[r], rows.sum[r]);
     if (p_.dropout) dropout_row(HeadView(p_, s_.index, q_head(step.head, r)), i, keys, s);
+  }
+
+  // Whether every row sees all of the keys: a single query under a causal mask always does.
+  bool sees_all(const core::Interval& keys) const {
+    return !p_.blocks && visible_.kind(keys.begin, keys.end) == core::TileKind::full;
   }
 
   // Scores become -inf where the row does not see the key.

@@ -60,10 +60,22 @@ core::Choice choose_decode(const core::Problem& p, int workers, Target target) {
           .decision = d};
 }
 
+bool prefers_decode(DType dtype, std::int64_t queries, std::int64_t keys) noexcept {
+  const std::int64_t many_keys = dtype == DType::bf16 ? 32 : 2048;
+  return queries <= kFewDecodeQueries || (queries <= kMostDecodeQueries && keys > many_keys);
+}
+
 bool decode_prefers_another(const core::Problem& p, core::Reason reason) {
-  return p.q_length > kMostDecodeQueries &&
-         reason.give("supports at most ", kMostDecodeQueries, " queries",
-                     p.packed ? " in the longest sequence" : "", "; this call has ", p.q_length);
+  if (p.packed) {  // where all sequences prefer this kernel, whatever their keys; cpu.packed has the rest
+    return p.q_length > kFewDecodeQueries &&
+           reason.give("supports at most ", kFewDecodeQueries,
+                       " queries in the longest sequence; this call has ", p.q_length);
+  }
+  if (prefers_decode(p.dtype, p.q_length, p.k_length)) return false;
+  if (p.q_length > kMostDecodeQueries) {
+    return reason.give("supports at most ", kMostDecodeQueries, " queries; this call has ", p.q_length);
+  }
+  return reason.give("is slower for ", p.q_length, " queries and ", p.k_length, " keys in ", name(p.dtype));
 }
 
 std::string decode_details(const core::Problem&, const core::Choice& choice) {

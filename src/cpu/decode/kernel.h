@@ -9,17 +9,23 @@
 
 namespace tessera::cpu {
 
-// cpu.flash2 puts the queries of one head into its lanes: with few queries, most lanes compute
-// nothing. Measured in fp32: over 8192 keys, 16 queries take half the time here and 48 take as
-// long; over 64 keys, 16 queries take as long.
+// The most queries of a sequence that cpu.decode is preferred for: over any keys, and over many.
+inline constexpr std::int64_t kFewDecodeQueries = 8;
 inline constexpr std::int64_t kMostDecodeQueries = 16;
+
+// Whether cpu.decode is preferred to cpu.flash2 for a sequence, by its own lengths. cpu.flash2 puts
+// the queries of one head into its lanes: with few queries, most lanes compute nothing. With 9 to
+// 16 queries it is ahead while K and V stay in the caches. Measured on Zen 5, 12 heads of head_dim
+// 64, time of cpu.decode / cpu.flash2: fp32 8 queries 0.9 (16 keys) to 0.6 (4096), 12 queries 1.2
+// and 0.8, 16 queries 1.5 and 1.1; bf16 16 queries 1.1 (32 keys), 0.9 (128) and 0.8 (4096).
+bool prefers_decode(DType dtype, std::int64_t queries, std::int64_t keys) noexcept;
 
 // Requires a vector instruction set.
 std::optional<core::Choice> choose_decode(const core::Problem& p, int workers, core::Reason reason);
 // The same with the code of a target that has an engine, for cpu.packed.
 core::Choice choose_decode(const core::Problem& p, int workers, Target target);
 
-// True above kMostDecodeQueries.
+// True where prefers_decode is false for some sequence.
 bool decode_prefers_another(const core::Problem& p, core::Reason reason);
 
 std::string decode_details(const core::Problem& p, const core::Choice& choice);

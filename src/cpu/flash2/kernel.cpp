@@ -88,11 +88,12 @@ std::string describe(const Flash2ForwardDecision& d) {
 void run_flash2_forward(const core::Problem& p, const core::Choice& choice,
                         const core::Resources& resources) {
   const auto d = choice.decision.as<Flash2ForwardDecision>();
-  run_flash2_forward(p, d, resources, 0);
+  run_flash2_forward(p, d, resources, [](const core::Problem&, std::int64_t) { return false; });
 }
 
 void run_flash2_forward(const core::Problem& p, const Flash2ForwardDecision& d,
-                        const core::Resources& resources, std::int64_t shortest) {
+                        const core::Resources& resources,
+                        bool (*skips)(const core::Problem& p, std::int64_t sequence)) {
   auto memory = [&](int worker) {
     return resources.workspace + d.worker_bytes * static_cast<std::size_t>(worker);
   };
@@ -100,7 +101,7 @@ void run_flash2_forward(const core::Problem& p, const Flash2ForwardDecision& d,
   const std::int64_t heads = p.batch * p.q_heads;
   parallel_for(*resources.executor, d.workers, d.tasks, [&](std::int64_t task, int worker) {
     const std::int64_t sequence = task_of(d.plan, heads, task).head / p.q_heads;
-    if (core::sequence(p, sequence).q_length <= shortest) return;
+    if (skips(p, sequence)) return;
     d.ops->run_task(p, d.plan, task, memory(worker));
   });
 }

@@ -24,11 +24,11 @@ std::optional<core::Choice> choose_flash2_forward(const core::Problem& p, int wo
 std::string flash2_forward_details(const core::Problem& p, const core::Choice& choice);
 void run_flash2_forward(const core::Problem& p, const core::Choice& choice, const core::Resources& resources);
 
-// For cpu.packed: a decision in words, and forward of the sequences with more than `shortest`
-// queries.
+// For cpu.packed: a decision in words, and forward of the sequences that it does not skip.
 std::string describe(const Flash2ForwardDecision& decision);
 void run_flash2_forward(const core::Problem& p, const Flash2ForwardDecision& decision,
-                        const core::Resources& resources, std::int64_t shortest);
+                        const core::Resources& resources,
+                        bool (*skips)(const core::Problem& p, std::int64_t sequence));
 
 std::optional<core::Choice> choose_flash2_backward(const core::Problem& p, int workers, core::Reason reason);
 std::string flash2_backward_details(const core::Problem& p, const core::Choice& choice);

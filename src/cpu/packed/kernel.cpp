@@ -26,8 +26,10 @@ class InPlace final : public Executor {
   }
 };
 
-std::int64_t queries_of(const core::Problem& p, std::int64_t sequence) {
-  return p.cumulative_q[sequence + 1] - p.cumulative_q[sequence];
+// Whether a sequence goes to cpu.decode, as it does alone.
+bool is_short(const core::Problem& p, std::int64_t sequence) {
+  const core::Sequence s = core::sequence(p, sequence);
+  return prefers_decode(p.dtype, s.q_length, s.k_length);
 }
 
 // The view from another head on or, for a bias, another sequence.
@@ -52,8 +54,9 @@ core::Problem largest_part(const core::Problem& p) {
 core::Problem part_of(const core::Problem& p, std::int64_t sequence, std::int64_t kv_head) {
   const std::int64_t head = kv_head * p.group();
   core::Problem part = largest_part(p);
-  part.q_length = queries_of(p, sequence);
-  part.k_length = p.cumulative_k[sequence + 1] - p.cumulative_k[sequence];
+  const core::Sequence s = core::sequence(p, sequence);
+  part.q_length = s.q_length;
+  part.k_length = s.k_length;
   part.cumulative_q += sequence;
   part.cumulative_k += sequence;
   part.q = from(p.q, p.dtype, 0, head);
@@ -75,7 +78,7 @@ core::Problem part_of(const core::Problem& p, std::int64_t sequence, std::int64_
 
 struct Decision {
   Target target{};                 // that cpu.decode is compiled for
-  Flash2ForwardDecision longer{};  // for sequences of more than kMostDecodeQueries
+  Flash2ForwardDecision longer{};  // for the sequences that are not short
   std::size_t part_bytes = 0;      // workspace of a short one's problem
 };
 
@@ -97,26 +100,26 @@ std::optional<core::Choice> choose_packed(const core::Problem& p, int workers, c
 
 std::string packed_details(const core::Problem&, const core::Choice& choice) {
   return core::concat(describe(choice.decision.as<Decision>().longer), "\nsequences of at most ",
-                      kMostDecodeQueries,
-                      " queries as cpu.decode computes them, the others as cpu.flash2 does");
+                      kFewDecodeQueries, " queries as cpu.decode computes them, of at most ",
+                      kMostDecodeQueries, " with many keys, too; the others as cpu.flash2 does");
 }
 
 void run_packed(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const auto d = choice.decision.as<Decision>();
   bool any = false;
-  for (std::int64_t s = 0; s < p.batch; ++s) any = any || queries_of(p, s) <= kMostDecodeQueries;
+  for (std::int64_t s = 0; s < p.batch; ++s) any = any || is_short(p, s);
   if (any) {
     parallel_for(
         *resources.executor, choice.workers, p.batch * p.kv_heads, [&](std::int64_t task, int worker) {
           const std::int64_t sequence = task / p.kv_heads;
-          if (queries_of(p, sequence) > kMostDecodeQueries) return;
+          if (!is_short(p, sequence)) return;
           const core::Problem part = part_of(p, sequence, task % p.kv_heads);
           InPlace in_place;
           run_decode(part, choose_decode(part, 1, d.target),
                      {resources.workspace + d.part_bytes * static_cast<std::size_t>(worker), &in_place});
         });
   }
-  run_flash2_forward(p, d.longer, resources, kMostDecodeQueries);
+  run_flash2_forward(p, d.longer, resources, is_short);
 }
 
 }  // namespace tessera::cpu
