@@ -52,13 +52,16 @@ TEST(ForwardPlan, TasksCoverEveryTileOnce) {
   }
 }
 
-// The scores of a step fit half of the first-level cache where vectors would wait for the second.
+// The scores of a step take two thirds of the first-level cache where vectors would wait for the
+// second.
 TEST(ForwardPlan, StepsFitTheCaches) {
   const Tuning one{.l1_bytes = 32 << 10, .l2_bytes = 1 << 20};
   const Tuning two{.l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .has_two_avx512_units = true};
   const core::Problem p = problem_of(1, 4096, DType::fp32);
   EXPECT_EQ(forward_plan(p, Target::avx512, 64, one, 1).block_k, 512);
   EXPECT_EQ(forward_plan(p, Target::avx512, 64, two, 1).block_k, 64);
+  const Tuning larger{.l1_bytes = 48 << 10, .l2_bytes = 1 << 20, .has_two_avx512_units = true};
+  EXPECT_EQ(forward_plan(p, Target::avx512, 64, larger, 1).block_k, 128);
   const core::Problem bf16 = problem_of(1, 4096, DType::bf16);
   EXPECT_EQ(forward_plan(bf16, Target::amx, 64, two, 1).block_k, 512);
 }

@@ -14,16 +14,15 @@ using Clock = std::chrono::steady_clock;
 // A loop of twelve independent multiply-adds: more than two units with a latency of five cycles
 // keep in flight. In assembly, so that it is the same loop whatever the compiler's options are.
 #define TESSERA_FMA(vector, sum) "vfmadd231ps %%" vector "0, %%" vector "0, %%" vector #sum "\n"
-#define TESSERA_MULTIPLY(vector, rounds)                                                                     \
-  asm volatile(                                                                                              \
-      "vzeroall\n1:\n" TESSERA_FMA(vector, 1) TESSERA_FMA(vector, 2) TESSERA_FMA(vector, 3)                  \
-          TESSERA_FMA(vector, 4) TESSERA_FMA(vector, 5) TESSERA_FMA(vector, 6) TESSERA_FMA(vector, 7)        \
-              TESSERA_FMA(vector, 8) TESSERA_FMA(vector, 9) TESSERA_FMA(vector, 10) TESSERA_FMA(vector, 11)  \
-                  TESSERA_FMA(vector, 12) "dec %0\njnz 1b\nvzeroupper"                                       \
-      : "+r"(rounds)                                                                                         \
-      :                                                                                                      \
-      : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
-        "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
+#define TESSERA_MULTIPLY(vector, rounds)                                                                \
+  asm volatile("vzeroall\n1:\n" TESSERA_FMA(vector, 1) TESSERA_FMA(vector, 2) TESSERA_FMA(vector, 3)    \
+                   TESSERA_FMA(vector, 4) TESSERA_FMA(vector, 5) TESSERA_FMA(vector, 6) TESSERA_FMA(    \
+                       vector, 7) TESSERA_FMA(vector, 8) TESSERA_FMA(vector, 9) TESSERA_FMA(vector, 10) \
+                       TESSERA_FMA(vector, 11) TESSERA_FMA(vector, 12) "dec %0\njnz 1b\nvzeroupper"     \
+               : "+r"(rounds)                                                                           \
+               :                                                                                        \
+               : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",  \
+                 "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 
 void multiply_512(int rounds) noexcept { TESSERA_MULTIPLY("zmm", rounds); }
 void multiply_256(int rounds) noexcept { TESSERA_MULTIPLY("ymm", rounds); }
