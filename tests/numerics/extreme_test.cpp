@@ -542,6 +542,7 @@ TEST_P(PoisonOnTargets, ABiasOfMinusInfinityHidesLikeAMask) {
       }
     }
     for (const std::string& kernel : cpu_kernels()) {
+      if (!obstacle(kernel).empty()) continue;  // requires vectors
       run(clean, kernel);
       for (const auto& [operand, tensor] : {std::pair<std::string, Tensor>{"q", poisoned.forward.q},
                                             {"k", poisoned.forward.k},
