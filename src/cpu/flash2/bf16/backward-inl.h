@@ -63,7 +63,7 @@ struct BackwardMemory : PackedQueries<Multiplier> {
     keep = arena.take<float>(problem.dropout ? block : 0);
     cap = arena.take<float>(problem.softcap != 0 ? block : 0);
     bias = arena.take<float>(problem.has_bias ? block : 0);
-    bias_row = arena.take<float>(problem.has_bias ? plan.block_k * kSquare<float> : 0);
+    bias_row = arena.take<float>(problem.has_bias ? bias_row_size<float>(plan.block_k) : 0);
     k = arena.take<std::uint16_t>(keys * qk_row);
     v = arena.take<std::uint16_t>(keys * v_row);
     k_t = arena.take<Pair>(Multiplier::transposed_size(keys, qk_row));

@@ -24,6 +24,8 @@ TESSERA_BF16_BEGIN
 namespace tessera::cpu::HWY_NAMESPACE::bf16 {
 
 inline constexpr std::int64_t kForwardRows = 64;  // queries per tile
+// Unmasked steps end at multiples of this: whole register blocks and whole tiles of AMX.
+inline constexpr std::int64_t kAlignment = 32;
 
 // The memory of one worker.
 template <typename Multiplier>
@@ -55,7 +57,7 @@ struct ForwardMemory {
     s = arena.take<float>(lines * kTile);
     p = arena.take<Pair>(lines / 2 * kTile);
     bias = arena.take<float>(problem.has_bias ? lines * kTile : 0);
-    bias_row = arena.take<float>(problem.has_bias ? plan.block_k * kSquare<float> : 0);
+    bias_row = arena.take<float>(problem.has_bias ? bias_row_size<float>(plan.block_k) : 0);
     maximum = arena.take<float>(kTile);
     sum = arena.take<float>(kTile);
     k = arena.take<std::uint16_t>(keys * qk_row);
@@ -92,7 +94,9 @@ class ForwardTile {
     std::memset(t_.o, 0, static_cast<std::size_t>(t_.v_row * width_) * sizeof(float));
     std::fill_n(t_.maximum, width_, std::numeric_limits<float>::lowest());
     std::fill_n(t_.sum, width_, 0.0F);
-    core::for_each_tile(core::visible_keys(p_, head_.s, head_.q_head, rows_), block_k_,
+    const core::VisibleSpan visible =
+        core::with_aligned_full_part(core::visible_keys(p_, head_.s, head_.q_head, rows_), kAlignment);
+    core::for_each_tile(visible, block_k_,
                         [&](const core::TileRange& keys) TESSERA_BF16_ATTR { visit(keys); });
     return finalize();
   }
@@ -142,11 +146,11 @@ class ForwardTile {
     float* scores = t_.s + lead * kWidth;
     alignas(64) float maximum[kWidth];
     std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
+    const ScoreBlock<float> block{scores, kWidth, Vectors, rows_.begin + lane, keys};
+    if (p_.has_bias && !load_bias(head_, block, rows_.end, t_.bias_row, t_.bias)) return;  // all hidden
     multiply_qk<Vectors>(keys, lane, scores, maximum);
     if (scaled_ || masked) {
       std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
-      const ScoreBlock<float> block{scores, kWidth, Vectors, rows_.begin + lane, keys};
-      if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias);
       apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
     }
     std::fill_n(t_.s, lead * kWidth, core::kMinusInfinity<float>);
@@ -155,7 +159,7 @@ class ForwardTile {
     const bool raised = raise_maximum<Vectors>(lane, maximum, alpha);
     if (p_.dropout) {
       exponentiate<Vectors, false>(lines, lane);
-      apply_dropout(head_, ScoreBlock<float>{scores, kWidth, Vectors, rows_.begin + lane, keys});
+      apply_dropout(head_, block);
       for (std::int64_t i = 0; i < lines; i += 2) {
         for (int v = 0; v < Vectors; ++v) {
           const float* from = t_.s + i * kWidth + v * kLanes;

@@ -77,7 +77,7 @@ template <typename A>
 struct BackwardTileMemory : PackedQueries<A> {
   A *p, *ds;             // block_k x tile rows
   A *keep, *cap, *bias;  // likewise, with dropout, softcap, a bias
-  A* bias_row;           // one square of rows of the bias
+  A* bias_row;           // what load_bias needs beside
 
   // `query_rows`: 0 where the queries always lie elsewhere.
   BackwardTileMemory(Arena& arena, const core::Problem& problem, std::int64_t block_k,
@@ -89,7 +89,7 @@ struct BackwardTileMemory : PackedQueries<A> {
     keep = arena.take<A>(problem.dropout ? block : 0);
     cap = arena.take<A>(problem.softcap != 0 ? block : 0);
     bias = arena.take<A>(problem.has_bias ? block : 0);
-    bias_row = arena.take<A>(problem.has_bias ? block_k * kSquare<A> : 0);
+    bias_row = arena.take<A>(problem.has_bias ? bias_row_size<A>(block_k) : 0);
   }
 
   // The same memory with queries that lie elsewhere.

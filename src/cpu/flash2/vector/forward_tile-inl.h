@@ -46,14 +46,14 @@ struct ForwardTileMemory {
   A* q;         // d_qk x tile rows
   A* s;         // block_k x tile rows
   A* bias;      // block_k x tile rows, with a bias
-  A* bias_row;  // one square of rows of the bias
+  A* bias_row;  // what load_bias needs beside
 
   ForwardTileMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
       : rows(arena.take<A>(query_rows<A>() * std::max(p.qk_dim, p.v_dim))),
         q(arena.take<A>(p.qk_dim * query_rows<A>())),
         s(arena.take<A>(block_k * query_rows<A>())),
         bias(arena.take<A>(p.has_bias ? block_k * query_rows<A>() : 0)),
-        bias_row(arena.take<A>(p.has_bias ? block_k * kSquare<A> : 0)) {}
+        bias_row(arena.take<A>(p.has_bias ? bias_row_size<A>(block_k) : 0)) {}
 };
 
 // The state of the rows of a tile: what the online softmax keeps.
@@ -194,9 +194,9 @@ class ForwardTile {
     const ScoreBlock<A> scores{t_.s, Vectors * lanes<A>(), Vectors, rows_.begin + lane, keys};
     alignas(64) A maximum[Vectors * hn::MaxLanes(Tag<A>())];
     std::memcpy(maximum, state_.maximum + lane, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
+    if (p_.has_bias && !load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias)) return;  // all hidden
     if (features_ || masked) {
       multiply_qk<Vectors, false>(keys, range, lane, maximum);
-      if (p_.has_bias) load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias);
       apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
     } else {
       multiply_qk<Vectors, true>(keys, range, lane, maximum);

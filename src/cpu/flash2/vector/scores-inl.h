@@ -90,24 +90,102 @@ struct ScoreBlock {
   core::Interval keys;
 };
 
-// Loads the bias of the block, transposed like the scores. Rows at or past `row_end` repeat the
-// last one; `rows` has room for a square of rows.
+// Elements that load_bias needs beside its result, for blocks of `keys` keys.
 template <typename A>
-HWY_INLINE void load_bias(const HeadView& head, const ScoreBlock<A>& block, std::int64_t row_end, A* rows,
+constexpr std::int64_t bias_row_size(std::int64_t keys) {
+  return keys * kTransposeSide<A>;
+}
+
+// to[0 .. count) = from[0 .. count), as accumulators. Returns whether one is not -inf.
+template <typename A, typename B>
+HWY_INLINE bool copy_bias(const B* HWY_RESTRICT from, std::int64_t count, A* HWY_RESTRICT to) {
+  const Tag<A> d;
+  const Vector<A> minus_infinity = hn::Set(d, core::kMinusInfinity<A>);
+  std::int64_t c = 0;
+  bool visible = false;
+  if constexpr (std::is_same_v<core::Accumulator<B>, A>) {
+    for (; c + lanes<A>() <= count; c += lanes<A>()) {
+      const Vector<A> x = load_elements(from + c);
+      visible |= !hn::AllTrue(d, hn::Eq(x, minus_infinity));
+      hn::StoreU(x, d, to + c);
+    }
+  }
+  for (; c < count; ++c) {
+    to[c] = static_cast<A>(core::Element<B>::load(from[c]));
+    visible |= to[c] != core::kMinusInfinity<A>;
+  }
+  return visible;
+}
+
+// Loads the bias of the block, transposed like the scores. Returns whether it leaves anything
+// visible. Rows at or past `row_end` repeat the last one; `rows` has room for bias_row_size. The
+// rows lie far apart, where the hardware does not foresee them: each is prefetched some rows
+// earlier, the first of them with the keys before.
+template <typename A>
+HWY_INLINE bool load_bias(const HeadView& head, const ScoreBlock<A>& block, std::int64_t row_end, A* rows,
                           A* bias) {
+  const Tag<A> d;
+  constexpr std::int64_t kSide = kTransposeSide<A>, kAhead = 12;
   const std::int64_t width = block.vectors * lanes<A>(), count = block.keys.length();
-  core::with_type(head.p.bias_dtype, [&]<typename B>() HWY_ATTR {
-    for (std::int64_t lane = 0; lane < width; lane += kSquare<A>) {
-      for (std::int64_t r = 0; r < kSquare<A>; ++r) {
-        const std::int64_t i = std::min(block.row + lane + r, row_end - 1);
-        const B* from = head.p.bias.template row<const B>(head.s.index, head.q_head, i) + block.keys.begin;
-        for (std::int64_t x = 0; x < count; ++x) {
-          rows[r * count + x] = static_cast<A>(core::Element<B>::load(from[x]));
+  return core::with_type(head.p.bias_dtype, [&]<typename B>() HWY_ATTR {
+    auto row = [&](std::int64_t r) HWY_ATTR {
+      const std::int64_t i = std::min(block.row + r, row_end - 1);
+      return head.p.bias.template row<const B>(head.s.index, head.q_head, i) + block.keys.begin;
+    };
+    if (head.p.bias_rows == 1) {
+      const bool visible = copy_bias(row(0), count, rows);
+      for (std::int64_t x = 0; x < count; ++x) {
+        for (std::int64_t v = 0; v < width; v += lanes<A>()) {
+          hn::StoreU(hn::Set(d, rows[x]), d, bias + x * block.stride + v);
         }
       }
-      transpose(rows, count, kSquare<A>, count, bias + lane, block.stride);
+      return visible;
     }
+    bool visible = false;
+    for (std::int64_t lane = 0; lane < width; lane += kSide) {
+      for (std::int64_t r = 0; r < kSide; ++r) {
+        const std::int64_t ahead = lane + r + kAhead;
+        prefetch_row(ahead < width ? row(ahead) : row(ahead - width) + count, count);
+        visible |= copy_bias(row(lane + r), count, rows + r * count);
+      }
+      transpose(rows, count, kSide, count, bias + lane, block.stride);
+    }
+    return visible;
   });
+}
+
+// Adds the bias, with Bias, hides what lies outside the band, with Band, and raises `maximum` (one
+// value per lane): what apply_score_features does, for the common calls.
+template <bool Bias, bool Band, typename A>
+HWY_INLINE void apply_bias_and_band(const core::Band& band, const ScoreBlock<A>& block, const A* bias,
+                                    A* maximum) {
+  const Tag<A> d;
+  const Vector<A> minus_infinity = hn::Set(d, core::kMinusInfinity<A>), one = hn::Set(d, A{1});
+  // Lanes [first, last] see the first key; every further key moves both by one lane. Lanes far away
+  // are clamped: they stay far away, and they count in steps of 1 in any type.
+  constexpr std::int64_t kFar = 1 << 22;
+  const std::int64_t diagonal_row = block.keys.begin - band.diagonal - block.row;
+  auto lane_at = [&](std::int64_t lane)
+                     HWY_ATTR { return hn::Set(Tag<A>(), static_cast<A>(std::clamp(lane, -kFar, kFar))); };
+  for (std::int64_t v = 0; v < block.vectors; ++v) {
+    const std::int64_t at = v * lanes<A>();
+    const Vector<A> lane = hn::Iota(d, static_cast<A>(at));
+    Vector<A> first = lane_at(band.right == core::kUnbounded ? -kFar : diagonal_row - band.right);
+    Vector<A> last = lane_at(band.left == core::kUnbounded ? kFar : diagonal_row + band.left);
+    Vector<A> largest = hn::LoadU(d, maximum + at);
+    for (std::int64_t line = at; line < at + block.keys.length() * block.stride; line += block.stride) {
+      Vector<A> x = hn::LoadU(d, block.s + line);
+      if constexpr (Bias) x = add_bias<A>(x, hn::LoadU(d, bias + line));
+      if constexpr (Band) {
+        x = hn::IfThenElse(hn::And(hn::Ge(lane, first), hn::Le(lane, last)), x, minus_infinity);
+        first = hn::Add(first, one);
+        last = hn::Add(last, one);
+      }
+      hn::StoreU(x, d, block.s + line);
+      largest = hn::Max(x, largest);
+    }
+    hn::StoreU(largest, d, maximum + at);
+  }
 }
 
 // Turns every scaled product of the block into a score: features and the band. `bias` is what
@@ -116,6 +194,12 @@ HWY_INLINE void load_bias(const HeadView& head, const ScoreBlock<A>& block, std:
 template <typename A>
 HWY_INLINE void apply_score_features(const HeadView& head, const ScoreBlock<A>& block, bool masked,
                                      const A* bias, A* maximum, A* derivative) {
+  if (maximum != nullptr && head.p.softcap == 0 && head.p.alibi_slopes == nullptr) {
+    const core::Band& band = head.s.band;
+    if (bias == nullptr) return apply_bias_and_band<false, true>(band, block, bias, maximum);
+    if (masked) return apply_bias_and_band<true, true>(band, block, bias, maximum);
+    return apply_bias_and_band<true, false>(band, block, bias, maximum);
+  }
   const Tag<A> d;
   const ScoreFeatures<A> features(head);
   const core::Band& band = head.s.band;

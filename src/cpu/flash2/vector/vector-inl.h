@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "core/base/float16.h"
 #include "cpu/flash2/vector/exp2_constants.h"
@@ -361,20 +362,83 @@ HWY_INLINE void transpose_square(const A* HWY_RESTRICT from, std::int64_t from_r
   }
 }
 
+#if HWY_TARGET == HWY_AVX3
+// The same for 16 x 16, with a third of the instructions: Highway has no shuffle of 128-bit blocks
+// of two vectors.
+HWY_INLINE void transpose_square_16(const float* HWY_RESTRICT from, std::int64_t from_row,
+                                    float* HWY_RESTRICT to, std::int64_t to_row) {
+  __m512 a[16], b[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_ps(from + r * from_row);
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+  }
+  auto pairs = [](__m512 x, __m512 y, auto unpack)
+                   HWY_ATTR { return _mm512_castpd_ps(unpack(_mm512_castps_pd(x), _mm512_castps_pd(y))); };
+  auto low = [](__m512d x, __m512d y) HWY_ATTR { return _mm512_unpacklo_pd(x, y); };
+  auto high = [](__m512d x, __m512d y) HWY_ATTR { return _mm512_unpackhi_pd(x, y); };
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4) {  // then a[r + c]: columns c, c + 4, c + 8, c + 12 of rows r to r + 3
+    a[r] = pairs(b[r], b[r + 2], low);
+    a[r + 1] = pairs(b[r], b[r + 2], high);
+    a[r + 2] = pairs(b[r + 1], b[r + 3], low);
+    a[r + 3] = pairs(b[r + 1], b[r + 3], high);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512 even_low = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x88);  // columns c, c + 8 of rows 0 to 7
+    const __m512 odd_low = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xDD);
+    const __m512 even_high = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x88);  // of rows 8 to 15
+    const __m512 odd_high = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xDD);
+    _mm512_storeu_ps(to + c * to_row, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
+    _mm512_storeu_ps(to + (c + 4) * to_row, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
+    _mm512_storeu_ps(to + (c + 8) * to_row, _mm512_shuffle_f32x4(even_low, even_high, 0xDD));
+    _mm512_storeu_ps(to + (c + 12) * to_row, _mm512_shuffle_f32x4(odd_low, odd_high, 0xDD));
+  }
+}
+#endif
+
+// The side of the squares that `transpose` is fastest with.
+template <typename A>
+inline constexpr std::int64_t kTransposeSide =
+    HWY_TARGET == HWY_AVX3&& std::is_same_v<A, float> ? 16 : kSquare<A>;
+
+// to[c][r] = from[r][c] for `rows` x `columns` in squares of `Side`. Returns how many rows and
+// columns the squares cover.
+template <std::int64_t Side, typename A, typename Square>
+HWY_INLINE std::pair<std::int64_t, std::int64_t> transpose_squares(const A* HWY_RESTRICT from,
+                                                                   std::int64_t from_row, std::int64_t rows,
+                                                                   std::int64_t columns, A* HWY_RESTRICT to,
+                                                                   std::int64_t to_row,
+                                                                   const Square& square) {
+  const std::int64_t full_rows = rows / Side * Side, full_columns = columns / Side * Side;
+  // The shorter side inside: its lines stay in the cache until they are full.
+  const bool wide = full_columns > full_rows;
+  for (std::int64_t x = 0; x < std::max(full_rows, full_columns); x += Side) {
+    for (std::int64_t y = 0; y < std::min(full_rows, full_columns); y += Side) {
+      const std::int64_t r = wide ? y : x, c = wide ? x : y;
+      square(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+    }
+  }
+  return {full_rows, full_columns};
+}
+
 // to[c][r] = from[r][c] for `rows` x `columns`; elements beside the squares go one by one.
 template <typename A>
 HWY_INLINE void transpose(const A* HWY_RESTRICT from, std::int64_t from_row, std::int64_t rows,
                           std::int64_t columns, A* HWY_RESTRICT to, std::int64_t to_row) {
-  constexpr std::int64_t kSide = kSquare<A>;
-  const std::int64_t full_rows = rows / kSide * kSide, full_columns = columns / kSide * kSide;
-  // The shorter side inside: its lines stay in the cache until they are full.
-  const bool wide = full_columns > full_rows;
-  for (std::int64_t x = 0; x < std::max(full_rows, full_columns); x += kSide) {
-    for (std::int64_t y = 0; y < std::min(full_rows, full_columns); y += kSide) {
-      const std::int64_t r = wide ? y : x, c = wide ? x : y;
-      transpose_square(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<A, float>) {
+    if (rows % 16 == 0 && columns % 16 == 0) {
+      transpose_squares<16>(from, from_row, rows, columns, to, to_row, transpose_square_16);
+      return;
     }
   }
+#endif
+  const auto [full_rows, full_columns] =
+      transpose_squares<kSquare<A>>(from, from_row, rows, columns, to, to_row, transpose_square<A>);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = r < full_rows ? full_columns : 0; c < columns; ++c) {
       to[c * to_row + r] = from[r * from_row + c];

@@ -152,8 +152,10 @@ void expect_stores(bool (*store)(const float*, std::int64_t, T*)) {
 
 template <typename A>
 void expect_transposes(void (*transpose)(const A*, std::int64_t, std::int64_t, A*)) {
-  for (std::int64_t rows = 1; rows <= 19; ++rows) {
-    for (std::int64_t columns = 1; columns <= 19; ++columns) {
+  std::vector<std::int64_t> sizes{32, 48, 64};  // whole squares, and all sizes below two of them
+  for (std::int64_t size = 1; size <= 19; ++size) sizes.push_back(size);
+  for (const std::int64_t rows : sizes) {
+    for (const std::int64_t columns : sizes) {
       std::vector<A> from(static_cast<std::size_t>(rows * columns)), to(from.size(), A{-1});
       for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<A>(i);
       transpose(from.data(), rows, columns, to.data());
