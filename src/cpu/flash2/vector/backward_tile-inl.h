@@ -250,7 +250,7 @@ class BackwardTile {
     const bool separate = features_ || masked;
     const bool zeros = masked || (skip_zeros_ && p_.has_bias);  // some P are 0 beside a dP that may be NaN
     const bool direct = !p_.dropout && !zeros;                  // dS comes straight from the accumulators
-    for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
+    for_each_row_block<kRowsOf<Vectors>>(count, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
       score_rows<kCount, Vectors>(range_.k + (offset + r) * range_.k_row, lane, t_.p + at + r * line_,
                                   !separate);
@@ -262,7 +262,7 @@ class BackwardTile {
                               p_.softcap != 0 ? t_.cap + at : nullptr);
       exponentiate<Vectors>(count, lane, t_.p + at);
     }
-    for_each_row_block(count, [&](auto rows, std::int64_t r) HWY_ATTR {
+    for_each_row_block<kRowsOf<Vectors>>(count, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
       gradient_rows<kCount, Vectors>(range_.v + (offset + r) * range_.v_row, lane, at + r * line_, direct);
     });
@@ -285,7 +285,7 @@ class BackwardTile {
   HWY_NOINLINE void score_rows(const A* k, std::int64_t lane, A* to, bool probabilities) {
     const Tag<A> d;
     TESSERA_BLOCK(A, sum, Count, Vectors);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::Zero(d);
@@ -294,7 +294,7 @@ class BackwardTile {
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       const Vector<A> lse = hn::LoadU(d, t_.lse + lane + v * lanes<A>());
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < Count; ++r) {
         const Vector<A> x = probabilities ? exp_difference<A>(sum[r][v], lse) : sum[r][v];
         hn::StoreU(x, d, to + r * line_ + v * lanes<A>());
@@ -326,11 +326,11 @@ class BackwardTile {
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       const Vector<A> delta = hn::LoadU(d, t_.delta + lane + v * lanes<A>());
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < Count; ++r) sum[r][v] = direct ? hn::Neg(delta) : hn::Zero(d);
     }
     multiply<Walk::rows>(sum, values, range_.v_row, t_.grad_out_t + lane, line_, p_.v_dim);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < Count; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
