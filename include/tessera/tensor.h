@@ -144,8 +144,7 @@ struct Tensor {
 /// A C++ type with an element type of its own: float is fp32, double is fp64; const views are
 /// read-only.
 template <typename T>
-concept Element = std::same_as < std::remove_const_t<T>,
-float > || std::same_as<std::remove_const_t<T>, double>;
+concept Element = std::same_as<std::remove_const_t<T>, float> || std::same_as<std::remove_const_t<T>, double>;
 
 /// Makes a view of contiguous `float` or `double` memory; the pointer decides the element type.
 template <Element T>

@@ -59,7 +59,7 @@ std::vector<T> distinct(const std::vector<T>& values) {
 
 // Every problem once with each distinct value; without values, the problems as they are.
 template <typename T>
-void vary(std::vector<Problem>& problems, const std::vector<T>& typed, T Problem::*member) {
+void vary(std::vector<Problem>& problems, const std::vector<T>& typed, T Problem::* member) {
   if (typed.empty()) return;
   const std::vector<T> values = distinct(typed);
   std::vector<Problem> product;
@@ -74,7 +74,7 @@ void vary(std::vector<Problem>& problems, const std::vector<T>& typed, T Problem
 
 void vary_integer(std::vector<Problem>& problems, const std::string& option,
                   const std::vector<std::string>& texts, IntegerBounds bounds,
-                  std::int64_t Problem::*member) {
+                  std::int64_t Problem::* member) {
   vary(problems,
        collect<std::int64_t>(texts,
                              [&](const std::string& text) { return parse_integers(option, text, bounds); }),
@@ -82,14 +82,14 @@ void vary_integer(std::vector<Problem>& problems, const std::string& option,
 }
 
 void vary_number(std::vector<Problem>& problems, const std::string& option,
-                 const std::vector<std::string>& texts, NumberBounds bounds, double Problem::*member) {
+                 const std::vector<std::string>& texts, NumberBounds bounds, double Problem::* member) {
   vary(problems,
        collect<double>(texts, [&](const std::string& text) { return parse_numbers(option, text, bounds); }),
        member);
 }
 
 void vary_switch(std::vector<Problem>& problems, const std::string& option,
-                 const std::vector<std::string>& texts, bool Problem::*member) {
+                 const std::vector<std::string>& texts, bool Problem::* member) {
   vary(problems, collect<bool>(texts, [&](const std::string& text) { return parse_switches(option, text); }),
        member);
 }

@@ -42,9 +42,7 @@ TEST(ParseIntegers, Ranges) {
 }
 
 TEST(ParseIntegers, RefusalsNameOptionValueAndWhatIsAllowed) {
-  EXPECT_EQ(refusal([] {
-              parse_integers("--dim", "300", {1, 256});
-            }),
+  EXPECT_EQ(refusal([] { parse_integers("--dim", "300", {1, 256}); }),
             "--dim '300': must be an integer from 1 to 256");
   EXPECT_EQ(refusal([] { parse_integers("--seq", "12x", {}); }),
             "--seq '12x': must be an integer of at least 1");
@@ -59,9 +57,7 @@ TEST(ParseIntegers, RefusalsNameOptionValueAndWhatIsAllowed) {
 TEST(ParseNumbers, Bounds) {
   EXPECT_EQ(parse_numbers("--dropout", "0,0.5", {0, 1, true}), (std::vector<double>{0, 0.5}));
   EXPECT_EQ(parse_number("--softcap", "30", {}), 30);
-  EXPECT_EQ(refusal([] {
-              parse_numbers("--dropout", "1", {0, 1, true});
-            }),
+  EXPECT_EQ(refusal([] { parse_numbers("--dropout", "1", {0, 1, true}); }),
             "--dropout '1': must be a number from 0 to below 1");
   for (const char* text : {"", "nan", "inf", "-1", "0.5x", "1e999"}) {
     refusal([&] { parse_number("--softcap", text, {}); });

@@ -113,9 +113,7 @@ TEST_F(ResultsTest, AKeyHoldsEverythingThatTellsRowsApart) {
       [](Row& r) { r.method.algorithm = Algorithm::flash1; },
       [](Row& r) { r.method.block_k = 32; },
       [](Row& r) { r.memory_budget = 1 << 20; },
-      [](Row& r) {
-        r.problem.block_mask = {"local", {2}};
-      },
+      [](Row& r) { r.problem.block_mask = {"local", {2}}; },
   };
   for (std::size_t i = 0; i < changes.size(); ++i) {
     Row other = plain;

@@ -63,8 +63,8 @@ nlohmann::ordered_json to_json(const Row& row) {
   const Problem& problem = row.problem;
   const bool ok = row.status == Status::ok;
   auto measured = [&](auto value) { return ok ? Json(value) : Json(nullptr); };
-  auto planned = [&](auto Plan::*member) { return row.plan ? Json((*row.plan).*member) : Json(nullptr); };
-  auto sampled = [&](auto SampledError::*member) {
+  auto planned = [&](auto Plan::* member) { return row.plan ? Json((*row.plan).*member) : Json(nullptr); };
+  auto sampled = [&](auto SampledError::* member) {
     return row.error ? Json((*row.error).*member) : Json(nullptr);
   };
   static const std::string kMachine = machine_text();

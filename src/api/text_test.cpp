@@ -109,23 +109,17 @@ TEST(TensorOfRange, RefusesAnotherNumberOfElements) {
   std::vector<float> floats(24);
   for (const std::int64_t heads : {1, 4}) {
     EXPECT_EQ(
-        error_of([&] {
-          (void)tensor(floats, {2, 3, heads, 2});
-        }),
+        error_of([&] { (void)tensor(floats, {2, 3, heads, 2}); }),
         "shape is (2, 3, " + std::to_string(heads) + ", 2); it must have 24 elements, as the memory has");
   }
-  EXPECT_EQ(error_of([&] {
-              (void)tensor(floats, {-2, -3, 2, 2});
-            }),
+  EXPECT_EQ(error_of([&] { (void)tensor(floats, {-2, -3, 2, 2}); }),
             "shape is (-2, -3, 2, 2); no size may be negative");
   const std::int64_t huge = std::int64_t{1} << 32;  // the product is 2^64 + 0
   EXPECT_NE(error_of([&] { (void)tensor(std::span<float>(), {huge, huge, 1, 1}); }), "no error");
 }
 
 template <typename Range>
-concept MakesTensor = requires(Range range) {
-  tensor(static_cast<Range>(range), Extents{});
-};
+concept MakesTensor = requires(Range range) { tensor(static_cast<Range>(range), Extents{}); };
 static_assert(MakesTensor<std::vector<float>&> && MakesTensor<std::span<const double>>);
 static_assert(!MakesTensor<std::vector<float>>, "a temporary vector would leave a dangling view");
 static_assert(!MakesTensor<std::vector<int>&>, "int is no element type");

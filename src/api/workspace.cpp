@@ -16,8 +16,8 @@
 namespace tessera::api {
 namespace {
 
-using core::Problem;
 using core::kWorkspaceAlignment;
+using core::Problem;
 
 // Host memory from the C++ runtime. This class aligns it: glibc's aligned allocation (2.36) maps
 // new pages in every call for some sizes, while plain blocks up to 32 MiB reuse their pages from

@@ -213,9 +213,7 @@ TEST(BlockMask, WrongFlagsAreNamed) {
             "elements are visible; blocks must be visible as a whole or not at all: choose smaller blocks "
             "or use a bias");
   constexpr std::int64_t kLong = std::int64_t{1} << 32;
-  EXPECT_EQ(error_of([&] {
-              (void)BlockMask::from_dense({kLong, kLong, kLong, kLong, 1}, {});
-            }),
+  EXPECT_EQ(error_of([&] { (void)BlockMask::from_dense({kLong, kLong, kLong, kLong, 1}, {}); }),
             "BlockMask::from_dense: heads is 1, which with 4294967296 x 4294967296 gives more than 2^63 - 1 "
             "elements");
 }

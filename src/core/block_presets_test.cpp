@@ -296,9 +296,7 @@ TEST(Preset, WrongArgumentsAreNamed) {
             "BlockMask::random: density is 1.5; it must be in (0, 1]");
   EXPECT_EQ(error_of([] { return BlockMask::random(kSquare, std::nan("")); }),
             "BlockMask::random: density is nan; it must be in (0, 1]");
-  EXPECT_EQ(error_of([] {
-              return BlockMask::butterfly({0, 8, 8, 8, 1});
-            }),
+  EXPECT_EQ(error_of([] { return BlockMask::butterfly({0, 8, 8, 8, 1}); }),
             "BlockMask: q_length is 0; it must be at least 1");
 }
 

@@ -85,7 +85,8 @@ class Decision {
   Decision() = default;
 
   template <typename T>
-  requires(!std::is_same_v<T, Decision>) Decision(const T& value)
+    requires(!std::is_same_v<T, Decision>)
+  Decision(const T& value)
       : type_(&kTypeOf<T>) {  // NOLINT(google-explicit-constructor): a field is given its value
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes);
     std::memcpy(bytes_, &value, sizeof(T));

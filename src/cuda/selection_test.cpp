@@ -328,7 +328,7 @@ TEST(CudaSelection, HopperBackwardSaysWhatItLeavesToFlash2) {
   EXPECT_EQ(reason([](Spec& s) { s.qk_dim = 33; }),
             std::string("q's sequence stride is 132 elements") + kRule);
   // Rows further apart; the memory of a second batch entry is the room for that.
-  auto spread = [](Tensor BackwardTensors::*member) {
+  auto spread = [](Tensor BackwardTensors::* member) {
     return [=](Attention&, BackwardTensors& t) {
       for (Tensor* tensor : {&t.q, &t.k, &t.v, &t.out, &t.lse, &t.grad_out, &t.grad_q, &t.grad_k, &t.grad_v})
         tensor->shape[0] = 1;
@@ -622,12 +622,9 @@ TEST(BlockMaskPrepare, RefusesWhatIsNoDevice) {
   const BlockMask mask = BlockMask::local({.q_length = 64, .k_length = 64, .block_q = 16, .block_k = 16}, 1);
   EXPECT_TRUE(contains(refusal([&] { mask.prepare(Device::cuda(-1)); }, ErrorCode::invalid_argument),
                        "device.index is -1"));
-  EXPECT_TRUE(contains(refusal(
-                           [&] {
-                             mask.prepare({static_cast<DeviceType>(9), 0});
-                           },
-                           ErrorCode::invalid_argument),
-                       "device.type is 9"));
+  EXPECT_TRUE(
+      contains(refusal([&] { mask.prepare({static_cast<DeviceType>(9), 0}); }, ErrorCode::invalid_argument),
+               "device.type is 9"));
 }
 
 }  // namespace

@@ -123,13 +123,10 @@ TEST(AllocationFailure, PlansAndTexts) {
   survives(
       "text of a plan", [&] { return right = to_string(plan({}, shapes)) == expected_text, true; },
       [&] { return right; });
-  survives(
-      "build_info", [&] { return right = build_info() == expected_info, true; }, [&] { return right; });
+  survives("build_info", [&] { return right = build_info() == expected_info, true; }, [&] { return right; });
   const std::size_t kernel_count = kernels().size(), device_count = devices().size();
-  survives(
-      "kernels", [&] { return right = kernels().size() == kernel_count, true; }, [&] { return right; });
-  survives(
-      "devices", [&] { return right = devices().size() == device_count, true; }, [&] { return right; });
+  survives("kernels", [&] { return right = kernels().size() == kernel_count, true; }, [&] { return right; });
+  survives("devices", [&] { return right = devices().size() == device_count, true; }, [&] { return right; });
   survives(
       "alibi_slopes", [&] { return right = alibi_slopes(12).size() == 12, true; }, [&] { return right; });
 }
@@ -205,8 +202,7 @@ TEST(AllocationFailure, BlockMasks) {
   const std::vector<std::uint8_t> kept(512, 1), visible(512 * 512 * 2, 1);
   std::int64_t count = 0;
   auto makes = [&](const char* what, std::int64_t expected, auto&& make) {
-    survives(
-        what, [&] { return count = make().kept(), true; }, [&] { return count == expected; });
+    survives(what, [&] { return count = make().kept(), true; }, [&] { return count == expected; });
   };
   makes("from_csr", 32, [&] { return BlockMask::from_csr(layout, offsets, columns); });
   makes("from_blocks", 512, [&] { return BlockMask::from_blocks(layout, kept); });
@@ -220,8 +216,7 @@ TEST(AllocationFailure, BlockMasks) {
   makes("random", 128, [&] { return BlockMask::random(layout, 0.25); });
   const BlockMask mask = BlockMask::local(layout, 1);
   bool right = false;
-  survives(
-      "draw", [&] { return right = mask.draw().size() == 16 * 17, true; }, [&] { return right; });
+  survives("draw", [&] { return right = mask.draw().size() == 16 * 17, true; }, [&] { return right; });
 }
 
 // --- the C interface -----------------------------------------------------------------------------

@@ -229,10 +229,10 @@ void throws_in_run(void*, int, void (*)(void*, int), void*) { throw std::runtime
 void out_of_memory_in_run(void*, int, void (*)(void*, int), void*) { throw std::bad_alloc(); }
 void* throws_in_allocate(void*, size_t, size_t, void*) { throw std::runtime_error("no memory today"); }
 void* allocates(void*, size_t bytes, size_t alignment, void*) {
-  return ::operator new (bytes, std::align_val_t{alignment});
+  return ::operator new(bytes, std::align_val_t{alignment});
 }
 void throws_in_deallocate(void*, void* data, size_t, size_t alignment, void*) {
-  ::operator delete (data, std::align_val_t{alignment});
+  ::operator delete(data, std::align_val_t{alignment});
   throw std::runtime_error("too late");
 }
 

@@ -182,8 +182,7 @@ inline void expect_refused(const Malformed& malformed) {
 // The name of a case as GoogleTest wants it: letters, digits and underscores.
 inline std::string test_name(const ::testing::TestParamInfo<Malformed>& info) {
   std::string name = info.param.name;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 

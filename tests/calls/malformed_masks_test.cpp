@@ -57,9 +57,7 @@ Cases lengths_cases() {
       {"attention.mask.lengths.max_k is 11; it must be between 0 and 10"});
   cases.push_back({"lengths_with_a_batch",
                    Act::forward,
-                   [](Call& c) {
-                     c.attention.mask.lengths = {c.lengths_q.data(), c.lengths_k.data(), 2};
-                   },
+                   [](Call& c) { c.attention.mask.lengths = {c.lengths_q.data(), c.lengths_k.data(), 2}; },
                    {"q.shape[0] (batch) is 2; it must be 1 when sequences are packed"}});
   cases.push_back(
       {"plan_without_longest",
@@ -106,8 +104,7 @@ Cases block_mask_cases() {
     cases.push_back({name, Act::custom, [make](Call&) { make(); }, std::move(expected)});
   };
   auto add_layout = [&](const std::string& name, BlockLayout wrong, std::vector<std::string> expected) {
-    add(
-        name, [wrong] { (void)BlockMask::local(wrong, 1); }, std::move(expected));
+    add(name, [wrong] { (void)BlockMask::local(wrong, 1); }, std::move(expected));
   };
   add_layout("mask_no_queries", {.q_length = 0, .k_length = 8},
              {"BlockMask: q_length is 0; it must be at least 1"});

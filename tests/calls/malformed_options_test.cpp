@@ -260,10 +260,10 @@ class NoMemory final : public Allocator {
 class MisalignedMemory final : public Allocator {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, void*) override {
-    return static_cast<std::byte*>(::operator new (bytes + alignment, std::align_val_t{alignment})) + 8;
+    return static_cast<std::byte*>(::operator new(bytes + alignment, std::align_val_t{alignment})) + 8;
   }
   void deallocate(void* data, std::size_t, std::size_t alignment, void*) override {
-    ::operator delete (static_cast<std::byte*>(data) - 8, std::align_val_t{alignment});
+    ::operator delete(static_cast<std::byte*>(data) - 8, std::align_val_t{alignment});
   }
 };
 
@@ -287,10 +287,7 @@ Cases execution_cases() {
       {"execution.executor->concurrency() is 0; it must be between 1"});
   add("executor_negative", true, [](Call& c) { c.execution.executor = &negative; },
       {"execution.executor->concurrency() is -8; it must be between 1"});
-  add("workspace_too_small", false,
-      [](Call& c) {
-        c.execution.workspace = {c.spare(256), 1};
-      },
+  add("workspace_too_small", false, [](Call& c) { c.execution.workspace = {c.spare(256), 1}; },
       {"execution.workspace.bytes is 1; it must be at least ", "the workspace_bytes of the plan"});
   add("workspace_misaligned", false,
       [](Call& c) {
@@ -300,10 +297,7 @@ Cases execution_cases() {
           c.execution.workspace.bytes = 0;
       },
       {"execution.workspace.data is 0x", "aligned to 256 bytes"});
-  add("workspace_null", false,
-      [](Call& c) {
-        c.execution.workspace = {nullptr, 1 << 24};
-      },
+  add("workspace_null", false, [](Call& c) { c.execution.workspace = {nullptr, 1 << 24}; },
       {"execution.workspace.data is ", "it must", "aligned to 256 bytes"});
   static NoMemory no_memory;
   add(

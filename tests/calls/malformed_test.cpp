@@ -27,9 +27,9 @@ struct Place {
   }
 };
 
-#define TESSERA_PLACE(direction, member, ...)                                                          \
-  Place {                                                                                              \
-#member, Act::direction, [](Call & call) -> Tensor& { return call.direction.member; }, __VA_ARGS__ \
+#define TESSERA_PLACE(direction, member, ...)                                                         \
+  Place {                                                                                             \
+    #member, Act::direction, [](Call& call) -> Tensor& { return call.direction.member; }, __VA_ARGS__ \
   }
 
 std::vector<Place> places() {

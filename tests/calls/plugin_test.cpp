@@ -99,7 +99,9 @@ TEST(Plugin, UnloadingEndsItsThreads) {
 TEST(Plugin, UnloadingBeforeItsThreadsBegin) {
   const int before = threads_before();
   for (int round = 0; round < 100; ++round) {
-    { EXPECT_TRUE(Plugin().call(2)); }
+    {
+      EXPECT_TRUE(Plugin().call(2));
+    }
     ASSERT_FALSE(mapped());
   }
   EXPECT_EQ(threads(before), before);
@@ -116,7 +118,9 @@ void expect_a_fork_works() {
 
 // What the plugin registered for forks is gone with it.
 TEST(Plugin, AForkAfterwards) {
-  { EXPECT_TRUE(Plugin().call(2)); }
+  {
+    EXPECT_TRUE(Plugin().call(2));
+  }
   ASSERT_FALSE(mapped());
   expect_a_fork_works();
 }

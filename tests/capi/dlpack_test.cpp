@@ -218,14 +218,10 @@ std::vector<Refusal> refusals() {
       device("newer_device", 17),
       device("negative_device", -1),
       {"cuda_minus_1",
-       [](Foreign& f) {
-         f.tensor.device = {kDLCUDA, -1};
-       },
+       [](Foreign& f) { f.tensor.device = {kDLCUDA, -1}; },
        {"dl_tensor.device.device_id is -1; it must be at least 0"}},
       {"managed_minus_2",
-       [](Foreign& f) {
-         f.tensor.device = {kDLCUDAManaged, -2};
-       },
+       [](Foreign& f) { f.tensor.device = {kDLCUDAManaged, -2}; },
        {"dl_tensor.device.device_id is -2; it must be at least 0"}},
       {"ndim_5", [](Foreign& f) { f.tensor.ndim = 5; }, {"dl_tensor.ndim is 5; it must be 4 (batch"}},
       {"ndim_2", [](Foreign& f) { f.tensor.ndim = 2; }, {"dl_tensor.ndim is 2; it must be 4 (batch", "or 3"}},

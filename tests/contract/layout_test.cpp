@@ -114,13 +114,13 @@ TEST_P(LayoutTest, GarbageStridesOnDimensionsOfSizeOne) {
         CaseSpec{.batch = 1, .q_length = 1, .q_heads = 3, .kv_heads = 1, .qk_dim = 1, .v_dim = 1},
         CaseSpec{.batch = 2, .k_length = 1, .bias = BiasKind::row, .grad_lse = true},
         CaseSpec{.batch = 1,
-        .q_length = 1,
-        .k_length = 1,
-        .q_heads = 1,
-        .kv_heads = 1,
-        .qk_dim = 1,
-        .v_dim = 1,
-        .bias = BiasKind::full}}) {
+                 .q_length = 1,
+                 .k_length = 1,
+                 .q_heads = 1,
+                 .kv_heads = 1,
+                 .qk_dim = 1,
+                 .v_dim = 1,
+                 .bias = BiasKind::full}}) {
     spec.dtype = dtype();
     SCOPED_TRACE(describe(spec));
     Case plain(spec);

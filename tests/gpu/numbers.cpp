@@ -50,8 +50,8 @@ std::string all_differences(const Case& a, const Case& b, bool with_backward) {
   if (text.empty()) text = difference("lse", a.forward.lse, b.forward.lse, dtype);
   if (!with_backward) return text;
   constexpr const char* kNames[] = {"grad_q", "grad_k", "grad_v", "grad_bias"};
-  const Tensor BackwardTensors::*const kMembers[] = {&BackwardTensors::grad_q, &BackwardTensors::grad_k,
-                                                     &BackwardTensors::grad_v, &BackwardTensors::grad_bias};
+  const Tensor BackwardTensors::* const kMembers[] = {&BackwardTensors::grad_q, &BackwardTensors::grad_k,
+                                                      &BackwardTensors::grad_v, &BackwardTensors::grad_bias};
   for (int i = 0; i < 4 && text.empty(); ++i) {
     text = difference(kNames[i], a.backward.*kMembers[i], b.backward.*kMembers[i], dtype);
   }

@@ -96,7 +96,7 @@ struct MemoryItem {
   const char* header;
   const char* field;
   const char* cell;  // of a bar
-  double FitMemory::*bytes;
+  double FitMemory::* bytes;
 };
 
 constexpr std::array<MemoryItem, 6> kMemoryItems = {{

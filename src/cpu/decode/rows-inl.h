@@ -176,8 +176,8 @@ constexpr int lines_of(std::int64_t count) {
 // Lanes of a vector, to count lines with. SVE's are taken for 256 bits: longer ones then fetch less
 // ahead.
 template <typename A>
-inline constexpr int kFetchLanes = HWY_HAVE_SCALABLE ? 32 / static_cast<int>(sizeof(A))
-                                                     : static_cast<int>(hn::MaxLanes(Tag<A>()));
+inline constexpr int kFetchLanes =
+    HWY_HAVE_SCALABLE ? 32 / static_cast<int>(sizeof(A)) : static_cast<int>(hn::MaxLanes(Tag<A>()));
 
 // ---- blocks of rows -----------------------------------------------------------------------------
 

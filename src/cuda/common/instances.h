@@ -22,8 +22,7 @@ template <const auto& Configs, typename Make>
 constexpr auto instances(Make make) {
   return [make]<std::size_t... I>(std::index_sequence<I...>) {
     return std::array{make(Use<Configs[I]>{})...};
-  }
-  (std::make_index_sequence<Configs.size()>());
+  }(std::make_index_sequence<Configs.size()>());
 }
 
 }  // namespace tessera::cuda

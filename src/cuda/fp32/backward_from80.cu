@@ -5,9 +5,8 @@
 namespace tessera::cuda::fp32 {
 
 std::span<const BackwardInstance> halves_backward() {
-  static constexpr auto kInstances = instances<kPassConfigs<Multiply::halves>>([]<typename C>(C) {
-    return BackwardInstance{C::value, backward_kernel<C>};
-  });
+  static constexpr auto kInstances = instances<kPassConfigs<Multiply::halves>>(
+      []<typename C>(C) { return BackwardInstance{C::value, backward_kernel<C>}; });
   return kInstances;
 }
 

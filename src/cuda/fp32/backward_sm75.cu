@@ -5,9 +5,8 @@
 namespace tessera::cuda::fp32 {
 
 std::span<const BackwardInstance> fma_backward() {
-  static constexpr auto kInstances = instances<kPassConfigs<Multiply::fma>>([]<typename C>(C) {
-    return BackwardInstance{C::value, backward_kernel<C>};
-  });
+  static constexpr auto kInstances = instances<kPassConfigs<Multiply::fma>>(
+      []<typename C>(C) { return BackwardInstance{C::value, backward_kernel<C>}; });
   return kInstances;
 }
 

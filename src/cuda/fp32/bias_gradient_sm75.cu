@@ -5,9 +5,8 @@
 namespace tessera::cuda::fp32 {
 
 std::span<const BiasGradientInstance> fma_bias_gradient() {
-  static constexpr auto kInstances = instances<kBiasGradientConfigs<Multiply::fma>>([]<typename C>(C) {
-    return BiasGradientInstance{C::value, bias_gradient_kernel<C>};
-  });
+  static constexpr auto kInstances = instances<kBiasGradientConfigs<Multiply::fma>>(
+      []<typename C>(C) { return BiasGradientInstance{C::value, bias_gradient_kernel<C>}; });
   return kInstances;
 }
 

@@ -5,9 +5,8 @@
 namespace tessera::cuda::fp32 {
 
 std::span<const ForwardInstance> fma_forward() {
-  static constexpr auto kInstances = instances<kForwardConfigs<Multiply::fma>>([]<typename C>(C) {
-    return ForwardInstance{C::value, forward_kernel<C>};
-  });
+  static constexpr auto kInstances = instances<kForwardConfigs<Multiply::fma>>(
+      []<typename C>(C) { return ForwardInstance{C::value, forward_kernel<C>}; });
   return kInstances;
 }
 

@@ -5,9 +5,8 @@
 namespace tessera::cuda::fp32 {
 
 std::span<const FusedInstance> halves_fused_backward() {
-  static constexpr auto kInstances = instances<kFusedConfigs>([]<typename C>(C) {
-    return FusedInstance{C::value, fused_backward_kernel<C>};
-  });
+  static constexpr auto kInstances = instances<kFusedConfigs>(
+      []<typename C>(C) { return FusedInstance{C::value, fused_backward_kernel<C>}; });
   return kInstances;
 }
 

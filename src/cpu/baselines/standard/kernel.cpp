@@ -178,8 +178,7 @@ class Standard {
 
   const A* queries(const HeadView& head, const core::View& view, const Interval& rows, std::int64_t columns,
                    A* to) {
-    load_rows<T>(
-        rows, columns, A{1}, [&](std::int64_t i) { return head.query_row<const T>(view, i); }, to);
+    load_rows<T>(rows, columns, A{1}, [&](std::int64_t i) { return head.query_row<const T>(view, i); }, to);
     return to;
   }
 

@@ -47,7 +47,7 @@ constexpr std::int64_t round_down(std::int64_t x, std::int64_t step) { return x 
 constexpr std::int64_t line_stride(std::int64_t lanes) { return round_up(lanes - 32, 64) + 32; }
 
 template <typename Multiplier>
-inline constexpr std::int64_t kPanelLanes = Multiplier::kPanel* kLanes;
+inline constexpr std::int64_t kPanelLanes = Multiplier::kPanel * kLanes;
 
 // The result C of a product, fp32. Rows lie `row` apart; panels of Multiplier::kPanel vectors lie
 // `panel` apart. The product is added to C times `alpha`, per lane (null: 1), or, where C is

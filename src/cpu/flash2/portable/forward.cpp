@@ -73,8 +73,7 @@ class ForwardTile {
 
   void step(const TileRange& keys) {
     multiply_qk(keys);
-    load_rows<T>(
-        keys, p_.v_dim, A{1}, [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); }, t_.v);
+    load_rows<T>(keys, p_.v_dim, A{1}, [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); }, t_.v);
     skip_zeros_ = p_.has_bias && !all_finite(t_.v, keys.length() * p_.v_dim);
     for (std::int64_t r = 0; r < count(); ++r) {
       const std::int64_t i = rows_.begin + r;

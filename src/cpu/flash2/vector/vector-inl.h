@@ -403,7 +403,7 @@ HWY_INLINE void transpose_square_16(const float* HWY_RESTRICT from, std::int64_t
 // The side of the squares that `transpose` is fastest with.
 template <typename A>
 inline constexpr std::int64_t kTransposeSide =
-    HWY_TARGET == HWY_AVX3&& std::is_same_v<A, float> ? 16 : kSquare<A>;
+    HWY_TARGET == HWY_AVX3 && std::is_same_v<A, float> ? 16 : kSquare<A>;
 
 // to[c][r] = from[r][c] for `rows` x `columns` in squares of `Side`. Returns how many rows and
 // columns the squares cover.
