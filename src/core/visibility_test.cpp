@@ -35,11 +35,16 @@ TEST(Tiling, CoversTheLengthOnceInOrderAndNeverCrossesABlock) {
   }
 }
 
-// Counts the visits of every (query, key) pair and checks the kind of every tile.
+// Counts the visits of every (query, key) pair and checks the kind of every tile. With aligned edges
+// a partial tile may be visible everywhere.
 class Visits {
  public:
-  Visits(const TestProblem& test, const Sequence& s, std::int64_t head)
-      : test_(test), s_(s), head_(head), counts_(static_cast<std::size_t>(s.q_length * s.k_length)) {}
+  Visits(const TestProblem& test, const Sequence& s, std::int64_t head, bool aligned = false)
+      : test_(test),
+        s_(s),
+        head_(head),
+        aligned_(aligned),
+        counts_(static_cast<std::size_t>(s.q_length * s.k_length)) {}
 
   void add(const Interval& queries, const Interval& keys, TileKind kind) {
     std::int64_t visible = 0;
@@ -53,6 +58,7 @@ class Visits {
     const std::int64_t all = (queries.end - queries.begin) * (keys.end - keys.begin);
     ASSERT_GT(all, 0);
     ASSERT_GT(visible, 0) << "a tile where nothing is visible was visited";
+    if (aligned_ && kind == TileKind::partial) return;
     ASSERT_EQ(kind, visible == all ? TileKind::full : TileKind::partial);
   }
 
@@ -73,6 +79,7 @@ class Visits {
   const TestProblem& test_;
   const Sequence& s_;
   std::int64_t head_;
+  bool aligned_;
   std::vector<int> counts_;
 };
 
@@ -86,7 +93,7 @@ TEST(Visibility, TilesCoverEveryVisiblePairExactlyOnceFromBothSides) {
     const std::int64_t head = draw(random, 0, p.q_heads - 1);
     SCOPED_TRACE(testing::Message() << "case " << repeat);
 
-    Visits by_rows(*test, s, head), by_aligned_rows(*test, s, head), by_columns(*test, s, head);
+    Visits by_rows(*test, s, head), by_aligned_rows(*test, s, head, true), by_columns(*test, s, head);
     const std::int64_t step = draw(random, 1, 9);
     const Tiling q_tiles{s.q_length, tile_q, p.blocks.block_q};
     for (std::int64_t t = 0; t < q_tiles.count(); ++t) {
