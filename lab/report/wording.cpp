@@ -17,11 +17,11 @@ namespace {
 constexpr double kSame = 0.05;
 
 // Symbols that are counts: "8 heads", not "heads = 8".
-constexpr std::array<std::string_view, 6> kCounts = {"heads",  "kv heads",      "keys",
-                                                     "layers", "keys per tile", "threads"};
+constexpr std::array<std::string_view, 6> kCountSymbols = {"heads",  "kv heads",      "keys",
+                                                           "layers", "keys per tile", "threads"};
 
 bool is_count(const Axis& axis) {
-  return std::find(kCounts.begin(), kCounts.end(), axis.quantity.symbol) != kCounts.end();
+  return std::find(kCountSymbols.begin(), kCountSymbols.end(), axis.quantity.symbol) != kCountSymbols.end();
 }
 
 // "1/8", "1/2.5", "1/180".
