@@ -61,8 +61,9 @@ struct Workspace {
 /// A forked child starts its own threads.
 struct Execution {
   /// CPU threads; 0: as many as the executor has, at most 4096. The library's pool has one thread
-  /// for every CPU that the process may use by its affinity and the quota of its cgroups. It reads
-  /// both once, in the first call; when they change later, set the number here.
+  /// for every CPU that the process may use by its affinity and the quota of its cgroups, and lends
+  /// a call only as many as its work is worth. It reads affinity and quota once, in the first call;
+  /// when they change later, set the number here.
   int threads = 0;
   Executor* executor = nullptr;  ///< The caller's threads; null: the library's pool.
   void* stream = nullptr;        ///< The cudaStream_t to launch on (CUDA only).

@@ -21,8 +21,9 @@ void call(const Attention& attention, const Tensors& tensors, const Execution& e
     const cpu::DefaultFloats floats;
     core::Problem problem = api::problem_of(attention, tensors, api::Data::required);
     Executor& executor = api::executor_of(execution);
-    const auto [kernel, choice] = registry::select(
-        registry::kernels(), problem, api::workers_of(execution, executor), registry::forced_kernel());
+    const auto [kernel, choice] =
+        registry::select(registry::kernels(), problem, api::workers_of(problem, execution, executor),
+                         registry::forced_kernel());
     if (execution.workspace.data != nullptr) api::check_workspace(execution.workspace, problem, tensors);
     if (api::writes_nothing(problem)) return;
     // The choice was made with the mask on the host; the kernel reads a copy on the device.

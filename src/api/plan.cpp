@@ -22,7 +22,7 @@ using core::guarded;
 Plan plan_problem(const core::Problem& problem, const Execution& execution) {
   const std::string_view forced = registry::forced_kernel();
   const std::span<const core::Kernel> table = registry::kernels();
-  const int workers = api::workers_of(execution, api::executor_of(execution));
+  const int workers = api::workers_of(problem, execution, api::executor_of(execution));
   const registry::Selection selection = registry::select(table, problem, workers, forced);
   const core::Kernel& kernel = *selection.kernel;
   const core::Choice& choice = selection.choice;

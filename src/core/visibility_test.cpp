@@ -35,8 +35,8 @@ TEST(Tiling, CoversTheLengthOnceInOrderAndNeverCrossesABlock) {
   }
 }
 
-// Counts the visits of every (query, key) pair and checks the kind of every tile. With aligned edges
-// a partial tile may be visible everywhere.
+// Counts the visits of every (query, key) pair and checks the kind of every tile. With aligned
+// edges a partial tile may be visible everywhere.
 class Visits {
  public:
   Visits(const TestProblem& test, const Sequence& s, std::int64_t head, bool aligned = false)

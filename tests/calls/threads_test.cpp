@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "cpu/machine/cores.h"
 #include "reference/tolerance/check.h"
 #include "support/build.h"
 #include "support/kernels.h"
@@ -320,6 +321,18 @@ TEST_P(ThreadsTest, SharedAllocator) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(allocator.complaints(), "");
+}
+
+// A short call wakes no thread unless the caller names a number or brings an executor.
+TEST(DefaultThreads, FollowFromTheWork) {
+  const Shapes shorter{.q_length = 16, .k_length = 16, .q_heads = 12};
+  const Shapes longer{.q_length = 1024, .k_length = 1024, .q_heads = 64};
+  const Shapes cache{.q_length = 1, .k_length = 65536, .q_heads = 32, .qk_dim = 128};
+  const int all = cpu::available_cores();
+  EXPECT_EQ(plan({}, shorter).threads, 1);
+  EXPECT_EQ(plan({}, longer).threads, all);
+  EXPECT_EQ(plan({}, cache).threads, all);
+  EXPECT_EQ(plan({}, shorter, Device::cpu(), Direction::forward, {.threads = 3}).threads, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ThreadsTest,
