@@ -8,6 +8,9 @@
 
 namespace tessera::lab {
 
+// The text without the blanks around it.
+std::string_view trim(std::string_view text);
+
 // The parts between separators, without surrounding blanks. Empty parts stay.
 std::vector<std::string> split(std::string_view text, char separator);
 
