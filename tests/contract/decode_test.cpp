@@ -279,7 +279,7 @@ TEST(DecodeChoice, FewQueriesAreItsOwn) {
 TEST(DecodeChoice, PackedSequencesOfMoreQueriesAreDecidedOneByOne) {
   if (vector_targets().empty()) GTEST_SKIP() << "no vector instruction set";
   const std::vector<std::int32_t> q{0, 16, 32}, k{0, 64, 4160};
-  Shapes shapes{.q_length = 32, .k_length = 4160};
+  const Shapes shapes{.batch = 2, .q_length = 16, .k_length = 4096};
   Attention attention;
   attention.mask.lengths = {.q = q.data(), .k = k.data(), .count = 2, .max_q = 16, .max_k = 4096};
   const Plan packed = plan(attention, shapes);
