@@ -350,8 +350,7 @@ void compare_columns(const std::vector<const DrawnFigure*>& columns, const Panel
   if (!first.x.numeric) {
     for (std::size_t x = 0; x < first.x.labels.size(); ++x) compare_at(x);
   }
-  // A numeric axis may be long: what it comes to is at its end, or where the last pair was
-  // measured.
+  // A numeric axis may be long: compare at its end, or where the last pair was measured.
   for (std::size_t x = first.x.numeric ? first.x.labels.size() : 0; x > 0 && sentences.empty(); --x) {
     compare_at(x - 1);
   }

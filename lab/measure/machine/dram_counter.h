@@ -1,6 +1,6 @@
 // DRAM traffic of a GPU, counted by its own counters through CUPTI's range profiler. CUPTI is
-// loaded when the first count is asked for: nothing is linked, and where it is missing or not
-// permitted the reason is the result.
+// loaded for the first count, so nothing is linked. When it is missing or not permitted, the result
+// is the reason.
 #pragma once
 
 #include <functional>

@@ -69,7 +69,7 @@ def test_stubs_name_the_keywords_of_the_tables():
 
 
 def test_call_arguments_are_those_of_the_extension():
-    """A call passes the table CALL on to both functions, with the same defaults for what is not given."""
+    """A call passes the table CALL to both functions, with the same defaults for omitted arguments."""
     functions = {node.name: node for node in stub().body if isinstance(node, ast.FunctionDef)}
     for name in ("forward", "backward"):
         assert set(CALL) <= set(parameters(functions[name]))

@@ -41,8 +41,8 @@ static_assert(TSR_AUTOMATIC == static_cast<int>(Algorithm::automatic) &&
               TSR_FLASH3 == static_cast<int>(Algorithm::flash3) &&
               TSR_MINIMAL == static_cast<int>(Algorithm::minimal));
 
-// A struct without padding at its end: a field added later then never lies in bytes that an older
-// program left unset.
+// The structs have no padding at their ends. A field added later therefore never lies in bytes that
+// an older program left unset.
 static_assert(offsetof(tsr_attention, reserved) + 4 == sizeof(tsr_attention));
 static_assert(offsetof(tsr_execution, reserved) + 4 == sizeof(tsr_execution));
 static_assert(offsetof(tsr_shapes, reserved) + 4 == sizeof(tsr_shapes));

@@ -68,7 +68,7 @@ void check_tiles(const Config& c, const Visibility& visibility, int q_length, in
         ASSERT_TRUE(query >= t.begin && query < t.end) << "no step has query " << query;
       }
     }
-    // The steps begin at multiples of block_q, and there is none too many.
+    // The steps begin at multiples of block_q, and none of them is empty.
     if (first < last) {
       ASSERT_TRUE(t.first == first && t.last == last) << t.first << " to " << t.last;
       ASSERT_TRUE(t.begin == first / c.block_q * c.block_q && t.end - c.block_q < last &&
