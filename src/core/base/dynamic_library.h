@@ -22,8 +22,8 @@ class DynamicLibrary {
     return false;
   }
 
-  // Sets a pointer to a function of the library: null when the library has none, and missing() names
-  // it.
+  // Sets a pointer to a function of the library. Without the function it is null, and missing()
+  // names it.
   template <typename Function>
   void find(Function*& function, const char* name) {
     function = reinterpret_cast<Function*>(dlsym(handle_, name));
