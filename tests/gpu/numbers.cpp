@@ -269,18 +269,16 @@ void expect_each_alone(const std::string& kernel, const CaseSpec& spec,
 TEST_F(Gpu, ABatchOf64ChangesNoRow) {
   for_each_lane([](const std::string& kernel, DType dtype) {
     for (const std::int64_t dim : {64, 128}) {
-      for (const std::int64_t right : {-1, 0}) {
-        const CaseSpec spec{.dtype = dtype,
-                            .batch = 64,
-                            .q_length = 130,
-                            .k_length = 200,
-                            .q_heads = 2,
-                            .kv_heads = 2,
-                            .qk_dim = dim,
-                            .v_dim = dim,
-                            .right = right};
-        expect_each_alone(kernel, spec, {0, 37, 63});
-      }
+      const CaseSpec spec{.dtype = dtype,
+                          .batch = 64,
+                          .q_length = 130,
+                          .k_length = 70,
+                          .q_heads = 2,
+                          .kv_heads = 2,
+                          .qk_dim = dim,
+                          .v_dim = dim,
+                          .right = dim == 64 ? 0 : -1};
+      expect_each_alone(kernel, spec, {0, 63});
     }
   });
 }
