@@ -26,6 +26,7 @@ constexpr std::array<const char*, kFeatureCount> kFeatureNames = {
     "LSE gradient",
     "shards (origin)",
     "deterministic backward",
+    "boolean mask (visible)",
 };
 
 }  // namespace
@@ -74,6 +75,7 @@ Features required(const Problem& p) {
     features |= Feature::shard;
   }
   if (p.deterministic && p.direction == Direction::backward) features |= Feature::deterministic;
+  if (p.has_visible) features |= Feature::visible;
   return features;
 }
 
