@@ -74,17 +74,18 @@ void check_gpu(const char* name, Device device) {
 void check_tensor(const Argument& argument, Data data) {
   const Tensor& tensor = argument.tensor;
   if (!tensor.given()) refuse(argument.name, " is not given; it is required");
-  if (argument.role == TensorRole::visible && tensor.dtype != DType::boolean) {
-    refuse(argument.name, ".dtype is ", name(tensor.dtype),
-           "; it must be bool; pass values that are added to the scores as bias");
+  const bool boolean = argument.role == TensorRole::visible;
+  if (tensor.dtype > DType::boolean) {
+    refuse(argument.name, ".dtype is ", static_cast<int>(tensor.dtype), "; it must be ",
+           boolean ? "bool" : "fp64, fp32, fp16 or bf16");
   }
-  if (argument.role != TensorRole::visible && tensor.dtype == DType::boolean) {
+  if (boolean && tensor.dtype != DType::boolean) {
+    refuse(argument.name, ".dtype is ", name(tensor.dtype),
+           "; it must be bool; pass numbers that are added to the scores as bias");
+  }
+  if (!boolean && tensor.dtype == DType::boolean) {
     refuse(argument.name,
            ".dtype is bool; it must be fp64, fp32, fp16 or bf16; pass a boolean mask as visible");
-  }
-  if (tensor.dtype > DType::boolean) {
-    refuse(argument.name, ".dtype is ", static_cast<int>(tensor.dtype),
-           "; it must be fp64, fp32, fp16 or bf16");
   }
   check_known(tensor.device, argument.name, ".");
   for (int i = 0; i < 4; ++i) {

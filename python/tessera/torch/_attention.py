@@ -110,6 +110,8 @@ def attention(
     if dropout_state is not None:
         call["dropout_state"] = dropout_state
     if visible is not None:
+        if not isinstance(visible, Tensor):
+            raise TypeError(f"visible is of type {type(visible).__name__}; it must be a torch.Tensor")
         call["visible"] = visible if visible.dim() == 0 else _calls.with_rows(visible)
     return attend(q, k, v, bias, options, call, block_mask, return_lse)
 
