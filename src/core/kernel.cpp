@@ -57,6 +57,7 @@ Features required(const Problem& p) {
     case DType::fp32: features |= Feature::fp32; break;
     case DType::fp16: features |= Feature::fp16; break;
     case DType::bf16: features |= Feature::bf16; break;
+    case DType::boolean: break;
   }
   if (p.right == 0) features |= Feature::causal;
   if (p.left != kUnbounded || p.right > 0) features |= Feature::window;
