@@ -142,6 +142,7 @@ TESSERA_HD void for_each_tile_of_run(const VisibleSpan& span, const VisibleRange
   auto cut = [&](std::int64_t from, std::int64_t to, TileKind kind) {
     from = from > run.begin ? from : run.begin;
     to = to < run.end ? to : run.end;
+    if (from >= to) return;
     if (span.groups) {
       for_each_visible_run(span.groups, {from, to}, [&](const Interval& keys, bool mixed) {
         for (std::int64_t at = keys.begin; at < keys.end;) {

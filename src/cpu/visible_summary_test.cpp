@@ -31,8 +31,8 @@ std::vector<std::uint8_t> random_mask(std::mt19937& random, std::int64_t rows, s
   return mask;
 }
 
-// Tiles cover every visible pair once and, unless they are mixed, nothing else. Keys that no query
-// of a tile sees are visited only in mixed tiles, and never at the ends of one.
+// Tiles cover every visible pair once, no pair twice, and nothing outside kept blocks. A full tile
+// that is not mixed covers visible pairs alone.
 TEST(VisibleSummary, TilesCoverWhatTheMaskShows) {
   std::mt19937 random(7);
   for (int repeat = 0; repeat < 400; ++repeat) {
@@ -42,6 +42,8 @@ TEST(VisibleSummary, TilesCoverWhatTheMaskShows) {
     p.q_length = draw(random, 1, 100);
     p.k_length = draw(random, 1, 400);
     if (draw(random, 0, 1) == 0) p.right = draw(random, 0, 50);
+    BlockMask blocks;
+    if (draw(random, 0, 1) == 0) p.blocks = core::view(blocks = core::random_blocks(random, p));
     const bool one_row = draw(random, 0, 3) == 0;
     const std::vector<std::uint8_t> mask = random_mask(random, one_row ? 1 : p.q_length, p.k_length);
     p.has_visible = true;
@@ -53,10 +55,11 @@ TEST(VisibleSummary, TilesCoverWhatTheMaskShows) {
     EXPECT_EQ(call.resources.workspace, memory.data() + memory.size());
     const core::Sequence s = core::sequence(p, 0);
     auto seen = [&](std::int64_t i, std::int64_t j) {
-      return mask[static_cast<std::size_t>((one_row ? 0 : i * p.k_length) + j)] != 0 && s.band.visible(i, j);
+      return mask[static_cast<std::size_t>((one_row ? 0 : i * p.k_length) + j)] != 0 &&
+             s.band.visible(i, j) && core::keeps_block(p.blocks, 0, i, j);
     };
     std::vector<int> visits(static_cast<std::size_t>(p.q_length * p.k_length));
-    const core::Tiling tiling{p.q_length, tile_rows, 0};
+    const core::Tiling tiling{p.q_length, tile_rows, p.blocks ? p.blocks.block_q : 0};
     const std::int64_t step = draw(random, 1, 100);
     for (std::int64_t t = 0; t < tiling.count(); ++t) {
       const Interval queries = tiling[t];
@@ -66,6 +69,7 @@ TEST(VisibleSummary, TilesCoverWhatTheMaskShows) {
         for (std::int64_t i = queries.begin; i < queries.end; ++i) {
           for (std::int64_t j = keys.begin; j < keys.end; ++j) {
             ++visits[static_cast<std::size_t>(i * p.k_length + j)];
+            ASSERT_TRUE(core::keeps_block(p.blocks, 0, i, j)) << i << ", " << j;
             if (!keys.mixed && keys.kind == core::TileKind::full) {
               ASSERT_TRUE(seen(i, j)) << i << ", " << j;
             }
