@@ -108,6 +108,10 @@ struct ForwardTensors {
   /// Optional, written: (batch, Hq, Nq, 1) in fp32 (fp64 for fp64). The natural logarithm of the
   /// sum of exponentiated scores, before dropout.
   Tensor lse{};
+  /// Optional: (batch|1, Hq|1, Nq|1, Nk), boolean. A query may attend to a key where the element is
+  /// not 0 and `attention.mask` allows it, too. Blocks of keys that it hides from a tile of queries
+  /// cost no time. CPU only.
+  Tensor visible{};
 };
 
 /// The tensors of a backward call. Only the gradients whose tensors are given are computed; at
@@ -125,6 +129,7 @@ struct BackwardTensors {
   Tensor grad_k{};     ///< Written, shape and type of k.
   Tensor grad_v{};     ///< Written, shape and type of v.
   Tensor grad_bias{};  ///< Written, shape and type of bias: the sum over the broadcast dimensions.
+  Tensor visible{};    ///< As passed to forward.
 };
 
 /// Computes attention. It overwrites all elements of the outputs; a row without visible keys gives
@@ -161,10 +166,10 @@ struct BackwardTensors {
 /// weights last. Only fp32, bf16 and fp64 values can be that large: 64 keys may have values up to
 /// 5e36.
 ///
-/// **Non-finite inputs.** When a mask or a bias of -infinity hides a key from a row, neither
-/// reaches the results and gradients of the other, even when it holds NaN. When the weight of a
-/// visible key rounds to 0 or dropout drops it, a NaN or infinity in its value may or may not reach
-/// the row.
+/// **Non-finite inputs.** When a mask, `visible` or a bias of -infinity hides a key from a row,
+/// neither reaches the results and gradients of the other, even when it holds NaN. When the weight
+/// of a visible key rounds to 0 or dropout drops it, a NaN or infinity in its value may or may not
+/// reach the row.
 ///
 /// **Floating-point environment.** That of the calling thread has no influence: under any rounding
 /// mode, flushing of subnormal numbers or enabled trap (`feenableexcept`) the result has the same

@@ -81,7 +81,8 @@ enum {
   TSR_FP64 = 0,  ///< IEEE binary64 (CPU only); accumulated in fp64.
   TSR_FP32 = 1,  ///< IEEE binary32; accumulated in fp32.
   TSR_FP16 = 2,  ///< IEEE binary16; accumulated in fp32.
-  TSR_BF16 = 3   ///< bfloat16, the upper half of a binary32; accumulated in fp32.
+  TSR_BF16 = 3,  ///< bfloat16, the upper half of a binary32; accumulated in fp32.
+  TSR_BOOL = 4   ///< One byte, 0 or another value; only for `visible`.
 };
 
 /// The kind of memory that holds the data.
@@ -103,7 +104,7 @@ typedef struct tsr_device {
 /// |----------------------------------|-----------------------------------------------------------|
 /// | q, k, v, out and their gradients | batch, sequence, heads, head_dim                          |
 /// | lse, grad_lse                    | batch, heads, sequence, 1                                 |
-/// | bias, grad_bias                  | batch or 1, heads or 1, query sequence or 1, key sequence |
+/// | bias, grad_bias, visible         | batch or 1, heads or 1, query sequence or 1, key sequence |
 ///
 /// Strides count elements and may have any value; inputs may also have zero or negative strides.
 /// The last dimension must be contiguous. No two indices of an output may address the same element.
@@ -129,14 +130,15 @@ typedef int32_t tsr_role;
 enum {
   TSR_ROLE_TOKENS = 0,  ///< q, k, v, out, gradients: rank 4, or 3 (sequence, heads, head_dim).
   TSR_ROLE_LSE = 1,     ///< lse, grad_lse: rank 4, 3 (batch, heads, sequence) or 2 (heads, sequence).
-  TSR_ROLE_BIAS = 2     ///< bias, grad_bias: rank 1 to 4; missing leading dimensions are 1 (broadcast).
+  TSR_ROLE_BIAS = 2,    ///< bias, grad_bias: rank 1 to 4; missing leading dimensions are 1 (broadcast).
+  TSR_ROLE_VISIBLE = 3  ///< visible: as a bias, but boolean.
 };
 
 /// Makes a view of the memory that a DLPack tensor describes; copies nothing. `dl_tensor` points to
 /// a `DLTensor` (of <dlpack/dlpack.h>, any version), which is read only during the call; its memory
 /// must outlive `result`. Accepted types: float of 64, 32 or 16 bits and bfloat of 16 bits, one
-/// lane. Accepted memory: CPU, CUDA, CUDA pinned (counts as CPU) and CUDA managed (counts as its
-/// GPU).
+/// lane; for TSR_ROLE_VISIBLE bool or uint of 8 bits. Accepted memory: CPU, CUDA, CUDA pinned
+/// (counts as CPU) and CUDA managed (counts as its GPU).
 TESSERA_API tsr_status tsr_tensor_from_dlpack(const void* dl_tensor, tsr_role role, tsr_tensor* result);
 
 /// Returns the name of an element type, as in "bf16"; "unknown" for any other number. Never null.
@@ -360,6 +362,9 @@ typedef struct tsr_forward_tensors {
   const tsr_tensor* bias;  ///< Optional: (batch|1, Hq|1, Nq|1, Nk), the type of q or its accumulator type.
   const tsr_tensor* out;   ///< Written: (batch, Nq, Hq, d_v)
   const tsr_tensor* lse;   ///< Optional, written: (batch, Hq, Nq, 1) in fp32 (fp64 for fp64).
+  /// Optional: (batch|1, Hq|1, Nq|1, Nk), TSR_BOOL. A query may attend to a key where the element
+  /// is not 0 and the mask of the tsr_attention allows it, too. CPU only.
+  const tsr_tensor* visible;
 } tsr_forward_tensors;
 
 // clang-format off
@@ -367,7 +372,7 @@ typedef struct tsr_forward_tensors {
 #define TSR_FORWARD_TENSORS_INIT                \
   { sizeof(tsr_forward_tensors),                \
     /* q, k, v, bias */ NULL, NULL, NULL, NULL, \
-    /* out, lse */ NULL, NULL }
+    /* out, lse, visible */ NULL, NULL, NULL }
 // clang-format on
 
 /// The tensors of a backward call. Only the gradients whose tensors are given are computed; at
@@ -386,6 +391,7 @@ typedef struct tsr_backward_tensors {
   const tsr_tensor* grad_k;     ///< Written, shape and type of k.
   const tsr_tensor* grad_v;     ///< Written, shape and type of v.
   const tsr_tensor* grad_bias;  ///< Written, shape and type of bias: the sum over the broadcast dimensions.
+  const tsr_tensor* visible;    ///< As passed to forward.
 } tsr_backward_tensors;
 
 // clang-format off
@@ -394,7 +400,8 @@ typedef struct tsr_backward_tensors {
   { sizeof(tsr_backward_tensors),                              \
     /* q, k, v, bias */ NULL, NULL, NULL, NULL,                \
     /* out, lse, grad_out, grad_lse */ NULL, NULL, NULL, NULL, \
-    /* grad_q, grad_k, grad_v, grad_bias */ NULL, NULL, NULL, NULL }
+    /* grad_q, grad_k, grad_v, grad_bias */ NULL, NULL, NULL, NULL, \
+    /* visible */ NULL }
 // clang-format on
 
 // --- execution -----------------------------------------------------------------------------------
@@ -490,7 +497,7 @@ typedef struct tsr_shapes {
   tsr_dtype dtype;     ///< Type of the elements; fp32 by default.
   int32_t lse;         ///< Whether forward writes the LSE; 1 by default.
   int32_t bias;        ///< Whether the call has a bias, q_length x k_length, shared by batch and heads.
-  int32_t reserved;    ///< 0.
+  int32_t visible;     ///< Whether it has a boolean mask of that shape; costs count every element as true.
 } tsr_shapes;
 
 // clang-format off
@@ -500,7 +507,7 @@ typedef struct tsr_shapes {
     /* batch, q_length, k_length */ 1, 0, 0, \
     /* q_heads, kv_heads */ 1, 0,            \
     /* qk_dim, v_dim */ 64, 0,               \
-    /* dtype, lse, bias, reserved */ TSR_FP32, 1, 0, 0 }
+    /* dtype, lse, bias, visible */ TSR_FP32, 1, 0, 0 }
 // clang-format on
 
 /// A kernel that was not chosen, with the reason.

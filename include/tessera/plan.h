@@ -27,6 +27,9 @@ struct Shapes {
   DType dtype = DType::fp32;  ///< Type of the elements.
   bool lse = true;            ///< Whether forward writes the LSE.
   bool bias = false;  ///< Whether the call has a bias, q_length x k_length, shared by batch and heads.
+  /// Whether the call has `visible`, q_length x k_length, shared by batch and heads. The costs of a
+  /// plan count as if every element were true: a plan reads no data.
+  bool visible = false;
 };
 
 /// A kernel that was not chosen, with the reason.

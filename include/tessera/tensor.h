@@ -22,10 +22,11 @@ namespace tessera {
 
 /// The type of one element.
 enum class DType : std::uint8_t {
-  fp64,  ///< IEEE binary64 (CPU only); accumulated in fp64.
-  fp32,  ///< IEEE binary32; accumulated in fp32.
-  fp16,  ///< IEEE binary16; accumulated in fp32.
-  bf16,  ///< bfloat16, the upper half of a binary32; accumulated in fp32.
+  fp64,     ///< IEEE binary64 (CPU only); accumulated in fp64.
+  fp32,     ///< IEEE binary32; accumulated in fp32.
+  fp16,     ///< IEEE binary16; accumulated in fp32.
+  bf16,     ///< bfloat16, the upper half of a binary32; accumulated in fp32.
+  boolean,  ///< One byte, 0 or another value; only for `visible`.
 };
 
 /// Returns the name of an element type, as in "bf16". Never null.
@@ -36,7 +37,7 @@ TESSERA_API std::ostream& operator<<(std::ostream& stream, DType dtype);
 
 /// Returns the size of one element in bytes.
 [[nodiscard]] constexpr std::size_t size_of(DType dtype) noexcept {
-  return dtype == DType::fp64 ? 8 : dtype == DType::fp32 ? 4 : 2;
+  return dtype == DType::fp64 ? 8 : dtype == DType::fp32 ? 4 : dtype == DType::boolean ? 1 : 2;
 }
 
 /// Returns the type of sums and statistics such as the LSE: fp64 for fp64, fp32 for all others.
@@ -85,7 +86,7 @@ using Extents = std::array<std::int64_t, 4>;
 /// |----------------------------------|-----------------------------------------------------------|
 /// | q, k, v, out and their gradients | batch, sequence, heads, head_dim                          |
 /// | lse, grad_lse                    | batch, heads, sequence, 1                                 |
-/// | bias, grad_bias                  | batch or 1, heads or 1, query sequence or 1, key sequence |
+/// | bias, grad_bias, visible         | batch or 1, heads or 1, query sequence or 1, key sequence |
 ///
 /// **Strides** count elements and may have any value; inputs may also have zero or negative
 /// strides. The last dimension must be contiguous: stride 1, which a dimension of size 1 need not
@@ -141,15 +142,17 @@ struct Tensor {
   return {const_cast<void*>(data), dtype, shape, strides, device, true};
 }
 
-/// A C++ type with an element type of its own: float is fp32, double is fp64; const views are
-/// read-only.
+/// A C++ type with an element type of its own: float is fp32, double is fp64, bool is boolean;
+/// const views are read-only.
 template <typename T>
-concept Element = std::same_as<std::remove_const_t<T>, float> || std::same_as<std::remove_const_t<T>, double>;
+concept Element = std::same_as<std::remove_const_t<T>, float> ||
+                  std::same_as<std::remove_const_t<T>, double> || std::same_as<std::remove_const_t<T>, bool>;
 
-/// Makes a view of contiguous `float` or `double` memory; the pointer decides the element type.
+/// Makes a view of contiguous `float`, `double` or `bool` memory; the pointer decides the element
+/// type.
 template <Element T>
 [[nodiscard]] Tensor tensor(T* data, const Extents& shape, Device device = Device::cpu()) noexcept {
-  constexpr DType kDType = sizeof(T) == 8 ? DType::fp64 : DType::fp32;
+  constexpr DType kDType = sizeof(T) == 8 ? DType::fp64 : sizeof(T) == 4 ? DType::fp32 : DType::boolean;
   using Void = std::conditional_t<std::is_const_v<T>, const void, void>;
   return tensor(static_cast<Void*>(data), kDType, shape, device);
 }
@@ -157,8 +160,8 @@ template <Element T>
 /// Throws Error (invalid_argument) unless a tensor of this shape has exactly `elements` elements.
 TESSERA_API void check_elements(std::size_t elements, const Extents& shape);
 
-/// A range of `float` or `double` elements that are contiguous and outlive the range object or are
-/// passed by reference: std::span, std::vector, std::array.
+/// A range of `float`, `double` or `bool` elements that are contiguous and outlive the range object
+/// or are passed by reference: std::span, std::vector, std::array.
 template <typename Range>
 concept ElementRange =
     std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
@@ -176,9 +179,10 @@ template <ElementRange Range>
 /// The argument that a tensor of another library is meant for: it decides how a rank below 4 is
 /// read.
 enum class TensorRole {
-  tokens,  ///< q, k, v, out, gradients: rank 4, or rank 3 (sequence, heads, head_dim) with a batch of 1.
-  lse,     ///< lse, grad_lse: rank 4, rank 3 (batch, heads, sequence) or rank 2 (heads, sequence).
-  bias,    ///< bias, grad_bias: rank 1 to 4; missing leading dimensions are 1 (broadcast).
+  tokens,   ///< q, k, v, out, gradients: rank 4, or rank 3 (sequence, heads, head_dim) with a batch of 1.
+  lse,      ///< lse, grad_lse: rank 4, rank 3 (batch, heads, sequence) or rank 2 (heads, sequence).
+  bias,     ///< bias, grad_bias: rank 1 to 4; missing leading dimensions are 1 (broadcast).
+  visible,  ///< visible: as a bias, but boolean.
 };
 
 /// Returns the name of a role, as in "tokens". Never null.

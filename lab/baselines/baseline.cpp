@@ -27,8 +27,8 @@ void require_plain(const std::string& name, const Operation& operation) {
     refuse(name, fmt::format("supports no masks; this problem has {}", mask_text(p)));
   if (kv_heads(p) != p.heads || value_dim(p) != p.dim)
     refuse(name, "requires kv_heads = heads and v_dim = dim");
-  if (p.bias || p.alibi || p.softcap > 0 || p.dropout > 0)
-    refuse(name, "supports no bias, ALiBi, softcap or dropout");
+  if (p.visible || p.bias || p.alibi || p.softcap > 0 || p.dropout > 0)
+    refuse(name, "supports no boolean mask, bias, ALiBi, softcap or dropout");
 }
 
 void require_fp32_on_cpu(const std::string& name, const Operation& operation, const Tensors& tensors) {

@@ -130,6 +130,7 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   add("--block-mask", options.block_mask, "PRESET",
       "local:2, strided:4, fixed:4,1, bigbird:1,1,2, butterfly, random:0.25 [none]", kMask);
   add("--block-size", options.block_size, "N", "Queries and keys per block of --block-mask [128]", kMask);
+  add_switch("--visible", options.visible, "Hide the last quarter of the keys by a boolean mask [no]", kMask);
 
   constexpr const char* kScores = "Scores";
   add_switch("--bias", options.bias, "Add a random bias that batch entries and heads share [no]", kScores);
@@ -170,6 +171,7 @@ std::vector<Problem> parse_problems(const ProblemOptions& o) {
                             [](const std::string& text) { return parse_block_masks("--block-mask", text); }),
        &Problem::block_mask);
   vary_integer(problems, "--block-size", o.block_size, {}, &Problem::block_size);
+  vary_switch(problems, "--visible", o.visible, &Problem::visible);
   vary_switch(problems, "--bias", o.bias, &Problem::bias);
   vary_switch(problems, "--alibi", o.alibi, &Problem::alibi);
   vary_number(problems, "--softcap", o.softcap, {}, &Problem::softcap);

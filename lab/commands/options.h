@@ -17,7 +17,7 @@ namespace tessera::lab {
 // The texts of the options. Each option may be repeated, and most take lists.
 struct ProblemOptions {
   std::vector<std::string> batch, seq, seq_k, heads, kv_heads, dim, v_dim, dtype, causal, window, align,
-      block_mask, block_size, bias, alibi, softcap, dropout, direction, algorithm, threads;
+      block_mask, block_size, visible, bias, alibi, softcap, dropout, direction, algorithm, threads;
   std::string device = "cpu";
 };
 

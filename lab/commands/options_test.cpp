@@ -49,12 +49,12 @@ TEST(Problem, TextNamesWhatIsNotTheDefault) {
   problem.align = Align::top_left;
   problem.block_mask = {"local", {2}};
   problem.block_size = 64;
-  problem.bias = problem.alibi = true;
+  problem.visible = problem.bias = problem.alibi = true;
   problem.softcap = 30;
   problem.dropout = 0.1;
   EXPECT_EQ(to_string(problem),
             "batch 1, seq 1024 x 2048, heads 8 (kv 2), dim 64 (v 32), fp32, "
-            "causal+top_left+local:2/64, bias, alibi, softcap 30, dropout 0.1");
+            "causal+top_left+local:2/64, boolean mask, bias, alibi, softcap 30, dropout 0.1");
 }
 
 TEST(Operation, BecomesTheLibrarysDescription) {

@@ -85,6 +85,7 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"qk_dim", problem.dim},
           {"v_dim", value_dim(problem)},
           {"mask", mask_text(problem)},
+          {"visible", problem.visible},
           {"bias", problem.bias},
           {"alibi", problem.alibi},
           {"softcap", problem.softcap},

@@ -68,6 +68,7 @@ Operation::Operation(const Problem& problem) : problem_(problem) {
   shapes_.v_dim = value_dim(problem);
   shapes_.dtype = problem.dtype;
   shapes_.bias = problem.bias;
+  shapes_.visible = problem.visible;
   if (shapes_.q_heads % shapes_.kv_heads != 0) {
     throw UsageError(fmt::format("--kv-heads '{}': must divide --heads {}", problem.kv_heads, problem.heads));
   }

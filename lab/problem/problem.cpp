@@ -54,6 +54,7 @@ const std::vector<Property>& properties() {
        [](P p) { return value_dim(p) == p.dim; }},
       {"dtype", [](P p) { return std::string(name(p.dtype)); }, kNever},
       {"mask", mask_text, kNever},
+      {"visible", [](P p) { return yes_no(p.visible); }, [](P p) { return !p.visible; }},
       {"bias", [](P p) { return yes_no(p.bias); }, [](P p) { return !p.bias; }},
       {"alibi", [](P p) { return yes_no(p.alibi); }, [](P p) { return !p.alibi; }},
       {"softcap", [](P p) { return fmt::format("{}", p.softcap); }, [](P p) { return p.softcap == 0; }},
@@ -73,6 +74,7 @@ std::string to_string(const Problem& problem) {
   text += fmt::format(", dim {}", problem.dim);
   if (value_dim(problem) != problem.dim) text += fmt::format(" (v {})", value_dim(problem));
   text += fmt::format(", {}, {}", name(problem.dtype), mask_text(problem));
+  if (problem.visible) text += ", boolean mask";
   if (problem.bias) text += ", bias";
   if (problem.alibi) text += ", alibi";
   if (problem.softcap > 0) text += fmt::format(", softcap {}", problem.softcap);

@@ -39,6 +39,7 @@ struct Problem {
   Align align = Align::bottom_right;
   BlockPreset block_mask{};
   std::int64_t block_size = 128;
+  bool visible = false;  // a boolean mask that hides the last quarter of the keys
   bool bias = false;
   bool alibi = false;
   double softcap = 0;

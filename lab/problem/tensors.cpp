@@ -44,6 +44,7 @@ Tensors::Tensors(const Shapes& s, Direction direction, Device device) {
   out_ = make(s.dtype, {s.batch, s.q_length, s.q_heads, s.v_dim});
   lse_ = make(exact, {s.batch, s.q_heads, s.q_length, 1});
   if (s.bias) bias_ = make(s.dtype, {1, 1, s.q_length, s.k_length});
+  if (s.visible) visible_ = make(DType::boolean, {1, 1, s.q_length, s.k_length});
   if (direction == Direction::forward) return;
   grad_out_ = out_;
   grad_q_ = q_;
@@ -53,7 +54,8 @@ Tensors::Tensors(const Shapes& s, Direction direction, Device device) {
 }
 
 std::vector<Tensor*> Tensors::all() {
-  return {&q_, &k_, &v_, &bias_, &out_, &lse_, &grad_out_, &grad_q_, &grad_k_, &grad_v_, &grad_bias_};
+  return {&q_,   &k_,        &v_,      &bias_,   &visible_, &out_,
+          &lse_, &grad_out_, &grad_q_, &grad_k_, &grad_v_,  &grad_bias_};
 }
 
 std::size_t Tensors::bytes() const {
@@ -80,6 +82,7 @@ void Tensors::allocate(std::uint64_t seed) {
   for (const Tensor* tensor : {&q_, &k_, &v_, &bias_, &grad_out_}) {
     if (tensor->given()) fill(*tensor, mix(seed) + ++stream);
   }
+  if (visible_.given() && visible_.device.type == DeviceType::cpu) hide_last_quarter(visible_);
 }
 
 void Tensors::fill(const Tensor& tensor, std::uint64_t seed) {
@@ -99,8 +102,14 @@ void Tensors::fill(const Tensor& tensor, std::uint64_t seed) {
   }
 }
 
+void Tensors::hide_last_quarter(const Tensor& mask) {
+  auto* element = static_cast<std::uint8_t*>(mask.data);
+  const std::int64_t keys = mask.shape[3];
+  for (std::int64_t i = 0; i < elements(mask); ++i) element[i] = i % keys < keys - keys / 4 ? 1 : 0;
+}
+
 ForwardTensors Tensors::forward() const {
-  return {.q = q_, .k = k_, .v = v_, .bias = bias_, .out = out_, .lse = lse_};
+  return {.q = q_, .k = k_, .v = v_, .bias = bias_, .out = out_, .lse = lse_, .visible = visible_};
 }
 
 BackwardTensors Tensors::backward() const {
@@ -114,11 +123,14 @@ BackwardTensors Tensors::backward() const {
           .grad_q = grad_q_,
           .grad_k = grad_k_,
           .grad_v = grad_v_,
-          .grad_bias = grad_bias_};
+          .grad_bias = grad_bias_,
+          .visible = visible_};
 }
 
 HostCopy::HostCopy(const ForwardTensors& tensors) : device_(tensors), host_(tensors) {
-  for (Tensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.bias, &host_.out}) *tensor = fetch(*tensor);
+  for (Tensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.bias, &host_.visible, &host_.out}) {
+    *tensor = fetch(*tensor);
+  }
 }
 
 Tensor HostCopy::fetch(const Tensor& tensor) {

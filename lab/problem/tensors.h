@@ -21,8 +21,8 @@ class Tensors {
   // Bytes that `allocate` takes.
   [[nodiscard]] std::size_t bytes() const;
 
-  // Allocates, and fills the inputs and the bias with normally distributed numbers. Throws
-  // std::bad_alloc, or Error (out_of_memory) on a GPU.
+  // Allocates, and fills the inputs and the bias with normally distributed numbers. A boolean mask
+  // hides the last quarter of the keys. Throws std::bad_alloc, or Error (out_of_memory) on a GPU.
   void allocate(std::uint64_t seed);
 
   [[nodiscard]] ForwardTensors forward() const;
@@ -34,9 +34,10 @@ class Tensors {
   };
   void take(Tensor& tensor);
   void fill(const Tensor& tensor, std::uint64_t seed);
+  static void hide_last_quarter(const Tensor& mask);
   std::vector<Tensor*> all();
 
-  Tensor q_{}, k_{}, v_{}, bias_{}, out_{}, lse_{};
+  Tensor q_{}, k_{}, v_{}, bias_{}, visible_{}, out_{}, lse_{};
   Tensor grad_out_{}, grad_q_{}, grad_k_{}, grad_v_{}, grad_bias_{};
   std::vector<std::unique_ptr<std::byte, Free>> buffers_;
   std::vector<cuda::DeviceBuffer> device_buffers_;

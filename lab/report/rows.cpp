@@ -18,35 +18,12 @@ namespace {
 using nlohmann::json;
 
 // Fields that may distinguish two rows of one point, the most telling first.
-constexpr std::array kDistinctions = {"run",
-                                      "algorithm",
-                                      "direction",
-                                      "dtype",
-                                      "mask",
-                                      "variant",
-                                      "preset",
-                                      "kept_share",
-                                      "requested_block_k",
-                                      "q_length",
-                                      "batch",
-                                      "k_length",
-                                      "depth",
-                                      "embedding",
-                                      "q_heads",
-                                      "kv_heads",
-                                      "qk_dim",
-                                      "v_dim",
-                                      "block_q",
-                                      "block_k",
-                                      "bias",
-                                      "alibi",
-                                      "softcap",
-                                      "dropout",
-                                      "threads",
-                                      "optimizer",
-                                      "compiled",
-                                      "deterministic",
-                                      "memory_budget_bytes"};
+constexpr std::array kDistinctions = {
+    "run",     "algorithm",  "direction",         "dtype",    "mask",          "variant",
+    "preset",  "kept_share", "requested_block_k", "q_length", "batch",         "k_length",
+    "depth",   "embedding",  "q_heads",           "kv_heads", "qk_dim",        "v_dim",
+    "block_q", "block_k",    "visible",           "bias",     "alibi",         "softcap",
+    "dropout", "threads",    "optimizer",         "compiled", "deterministic", "memory_budget_bytes"};
 
 // Whether the library chooses the field.
 bool is_chosen(const std::string& field) {

@@ -202,7 +202,18 @@ std::optional<std::uintptr_t> Array::current_stream() const {
 }
 
 Tensor Array::tensor(TensorRole role, Layout layout) const {
-  if (view_.dtype.code != dlpack::kFloat && view_.dtype.code != dlpack::kBfloat) {
+  const bool boolean = view_.dtype.code == dlpack::kBool || same(view_.dtype, {dlpack::kUInt, 8, 1});
+  if (role == TensorRole::visible && !boolean) {
+    refuse(std::string(name_) + ".dtype is " + dtype_name() +
+           "; it must be bool or uint8; pass numbers that are added to the scores as bias");
+  }
+  if (role == TensorRole::bias && view_.dtype.code == dlpack::kBool) {
+    refuse(std::string(name_) +
+           ".dtype is bool; it must be float64, float32, float16 or bfloat16; pass a boolean "
+           "mask as visible");
+  }
+  if (role != TensorRole::visible && view_.dtype.code != dlpack::kFloat &&
+      view_.dtype.code != dlpack::kBfloat) {
     refuse(std::string(name_) + ".dtype is " + dtype_name() +
            "; it must be float64, float32, float16 or bfloat16");
   }

@@ -34,7 +34,7 @@ bool too_small_for_threads(const Tensor& q, const Tensor& k) {
 
 // The arguments of a call besides options and tensors: keywords, in this order.
 struct CallOptions {
-  nb::handle alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads;
+  nb::handle alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, visible, stream, threads;
   bool workspace_from_q;
 };
 
@@ -55,6 +55,8 @@ class Call {
   Tensor tokens(const char* name, nb::handle array) { return take(name, array, TensorRole::tokens); }
   Tensor lse(const char* name, nb::handle array) { return take(name, array, TensorRole::lse); }
   Tensor bias(const char* name, nb::handle array) { return take(name, array, TensorRole::bias); }
+
+  Tensor visible() { return take("visible", call_.visible, TensorRole::visible); }
 
   // Runs the call. The other arguments follow from q, which must be the first array taken.
   template <typename Tensors>
@@ -168,7 +170,7 @@ class Call {
   Layout layout_;
   Stream stream_;
   Attention attention_;
-  std::array<std::optional<Array>, 16> arrays_;  // q first; backward has 12 tensors, and there are 4 others
+  std::array<std::optional<Array>, 17> arrays_;  // q first; backward has 12 tensors, and there are 5 others
   std::size_t count_ = 0;
 };
 
@@ -186,18 +188,19 @@ void define(nb::module_& module, const char* function, std::index_sequence<I...>
       function,
       [body](const Options& options, Handle<I>... tensors, nb::handle alibi, nb::handle lengths_q,
              nb::handle lengths_k, nb::handle max_q, nb::handle max_k, nb::handle seed, nb::handle offset,
-             nb::handle dropout_state, int layout, nb::handle stream, nb::handle threads,
+             nb::handle dropout_state, nb::handle visible, int layout, nb::handle stream, nb::handle threads,
              bool workspace_from_q) {
         Call call(options,
-                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, stream, threads,
-                   workspace_from_q},
+                  {alibi, lengths_q, lengths_k, max_q, max_k, seed, offset, dropout_state, visible, stream,
+                   threads, workspace_from_q},
                   layout);
         body(call, std::array{tensors...});
       },
       "options"_a, names..., nb::kw_only(), "alibi"_a.none() = nb::none(), "lengths_q"_a.none() = nb::none(),
       "lengths_k"_a.none() = nb::none(), "max_q"_a.none() = 0, "max_k"_a.none() = 0, "seed"_a.none() = 0,
-      "offset"_a.none() = 0, "dropout_state"_a.none() = nb::none(), "layout"_a = 0,
-      "stream"_a.none() = nb::none(), "threads"_a.none() = 0, "workspace_from_q"_a = false, text);
+      "offset"_a.none() = 0, "dropout_state"_a.none() = nb::none(), "visible"_a.none() = nb::none(),
+      "layout"_a = 0, "stream"_a.none() = nb::none(), "threads"_a.none() = 0, "workspace_from_q"_a = false,
+      text);
 }
 
 }  // namespace
@@ -213,7 +216,8 @@ void add_calls(nb::module_& module) {
                                                      .v = call.tokens("v", v),
                                                      .bias = call.bias("bias", bias),
                                                      .out = call.tokens("out", out),
-                                                     .lse = call.lse("lse", lse)});
+                                                     .lse = call.lse("lse", lse),
+                                                     .visible = call.visible()});
       },
       "Computes attention into out and, unless None, lse.", "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a,
       "lse"_a.none());
@@ -232,7 +236,8 @@ void add_calls(nb::module_& module) {
                                                        .grad_q = call.tokens("grad_q", grad_q),
                                                        .grad_k = call.tokens("grad_k", grad_k),
                                                        .grad_v = call.tokens("grad_v", grad_v),
-                                                       .grad_bias = call.bias("grad_bias", grad_bias)});
+                                                       .grad_bias = call.bias("grad_bias", grad_bias),
+                                                       .visible = call.visible()});
       },
       "Computes the gradients that are not None.", "q"_a, "k"_a, "v"_a, "bias"_a.none(), "out"_a, "lse"_a,
       "grad_out"_a, "grad_lse"_a.none(), "grad_q"_a.none(), "grad_k"_a.none(), "grad_v"_a.none(),

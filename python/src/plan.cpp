@@ -39,6 +39,7 @@ void for_each_argument(Request& r, Visit&& visit) {
   visit("dtype", r.shapes.dtype);
   visit("return_lse", r.shapes.lse);
   visit("bias", r.shapes.bias);
+  visit("visible", r.shapes.visible);
   visit("alibi", r.alibi);
   visit("packed", r.packed);
   visit("device", r.device);

@@ -68,6 +68,7 @@ CALL: dict[str, CallArgument] = {
     "lengths_q": CallArgument(None, "Tensor?"),
     "lengths_k": CallArgument(None, "Tensor?"),
     "dropout_state": CallArgument(None, "Tensor?"),
+    "visible": CallArgument(None, "Tensor?"),
     "max_q": CallArgument(0, "SymInt"),
     "max_k": CallArgument(0, "SymInt"),
     "layout": CallArgument(_core.SEQUENCE_FIRST, "int"),

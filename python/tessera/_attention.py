@@ -90,6 +90,7 @@ def attention(
     v: Array,
     *,
     bias: Array | None = None,
+    visible: Array | None = None,
     alibi: Array | Sequence[float] | bool | None = None,
     seed: int = 0,
     offset: int = 0,
@@ -112,6 +113,8 @@ def attention(
         k: (batch, keys, kv_heads, head_dim); kv_heads divides heads, and query head h reads h // (heads / kv_heads).
         v: (batch, keys, kv_heads, head_dim of the result).
         bias: added to the scores, broadcast to (batch, heads, queries, keys); the type of q or of the LSE.
+        visible: which keys each query may attend to, of type bool (or uint8, where 0 is False), broadcast as a bias.
+            Blocks of keys that it hides from neighbouring queries cost no time. CPU only.
         alibi: slopes (heads) or (batch, heads), or True for the slopes of the paper; adds -slope * distance.
         seed, offset: select the dropped elements, together with their position only: the same on every device.
         dropout_state: holds both as two 64-bit integers, read when the kernel runs.
@@ -173,7 +176,7 @@ def attention(
         lse = library.empty((*q_shape[:rank - 3], q_shape[heads], q_shape[queries]), q, library.accumulator(q))
     _core.forward(description, q, k, v, bias, out, lse, alibi=_slopes(alibi, library, q, layout_code),
                   lengths_q=lengths_q, lengths_k=lengths_k, max_q=max_q, max_k=max_k, seed=seed, offset=offset,
-                  dropout_state=dropout_state, layout=layout_code,
+                  dropout_state=dropout_state, visible=visible, layout=layout_code,
                   stream=library.stream(q) if stream is None else stream, threads=threads,
                   workspace_from_q=library.lends_workspace(q))
     return library.finished(out) if lse is None else (library.finished(out), library.finished(lse))
@@ -190,6 +193,7 @@ def attention_backward(
     *,
     grad_lse: Array | None = None,
     bias: Array | None = None,
+    visible: Array | None = None,
     alibi: Array | Sequence[float] | bool | None = None,
     seed: int = 0,
     offset: int = 0,
@@ -236,6 +240,6 @@ def attention_backward(
     _core.backward(description, q, k, v, bias, out, lse, grad_out, grad_lse, grads.q, grads.k, grads.v, grads.bias,
                    alibi=_slopes(alibi, library, q, layout_code), lengths_q=lengths_q, lengths_k=lengths_k,
                    max_q=max_q, max_k=max_k, seed=seed, offset=offset, dropout_state=dropout_state,
-                   layout=layout_code, stream=library.stream(q) if stream is None else stream, threads=threads,
-                   workspace_from_q=library.lends_workspace(q))
+                   visible=visible, layout=layout_code, stream=library.stream(q) if stream is None else stream,
+                   threads=threads, workspace_from_q=library.lends_workspace(q))
     return Gradients(*(None if x is None else library.finished(x) for x in grads))

@@ -102,11 +102,13 @@ class Options:
 def forward(options: Options, q: Array, k: Array, v: Array, bias: Array | None, out: Array, lse: Array | None, *,
             alibi: Array | None = None, lengths_q: Array | None = None, lengths_k: Array | None = None,
             max_q: int = 0, max_k: int = 0, seed: int = 0, offset: int = 0, dropout_state: Array | None = None,
-            layout: int = 0, stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
+            visible: Array | None = None, layout: int = 0, stream: int | None = None, threads: int = 0,
+            workspace_from_q: bool = False) -> None:
     """Computes attention into ``out`` and, unless None, ``lse``.
 
     q, k, v, out: rank 4, or 3 without a batch, in the order of ``layout``. bias: rank 1 to 4, broadcast to (batch,
-    heads, queries, keys) in either layout. lse: (batch, heads, queries), or (heads, queries) without a batch, fp32
+    heads, queries, keys) in either layout. visible: as a bias, but bool or uint8; 0 hides a key.
+    lse: (batch, heads, queries), or (heads, queries) without a batch, fp32
     (fp64 for fp64), in either layout. alibi: fp32 slopes (heads) or (batch, heads). lengths_q, lengths_k: int32
     cumulative lengths (count + 1) of packed sequences; q, k, v, out then have a batch of 1 or none. max_q, max_k: at
     least the longest sequence; 0 reads the lengths (CPU only). dropout_state: {seed, offset} as 2 int64 or uint64,
@@ -123,8 +125,8 @@ def backward(options: Options, q: Array, k: Array, v: Array, bias: Array | None,
              grad_out: Array, grad_lse: Array | None, grad_q: Array | None, grad_k: Array | None,
              grad_v: Array | None, grad_bias: Array | None, *, alibi: Array | None = None,
              lengths_q: Array | None = None, lengths_k: Array | None = None, max_q: int = 0, max_k: int = 0,
-             seed: int = 0, offset: int = 0, dropout_state: Array | None = None, layout: int = 0,
-             stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
+             seed: int = 0, offset: int = 0, dropout_state: Array | None = None, visible: Array | None = None,
+             layout: int = 0, stream: int | None = None, threads: int = 0, workspace_from_q: bool = False) -> None:
     """Computes the gradients that are not None, from the inputs and outputs of ``forward``. ``grad_lse`` is the
     gradient of ``lse``, when the loss depends on it. The other arguments are those of ``forward``."""
 
@@ -168,8 +170,8 @@ class Plan:
 
 def plan(options: Options, *, batch: int = 1, q_length: int, k_length: int, q_heads: int = 1, kv_heads: int = 0,
          qk_dim: int = 64, v_dim: int = 0, dtype: DTypeName = "fp32", return_lse: bool = True, bias: bool = False,
-         alibi: bool = False, packed: bool = False, device: str = "cpu", direction: DirectionName = "forward",
-         threads: int = 0) -> Plan:
+         alibi: bool = False, visible: bool = False, packed: bool = False, device: str = "cpu",
+         direction: DirectionName = "forward", threads: int = 0) -> Plan:
     """The plan that forward or backward would follow. ``packed``: ``batch`` counts packed sequences; the longest ones
     have ``q_length`` queries and ``k_length`` keys. ``device``: "cpu", "cuda" or "cuda:1"."""
 

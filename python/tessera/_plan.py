@@ -43,6 +43,7 @@ def plan(
     device: str | None = None,
     bias: bool | Array = False,
     alibi: bool | Array = False,
+    visible: bool | Array = False,
     block_mask: BlockMask | None = None,
     packed: bool = False,
     return_lse: bool = True,
@@ -58,7 +59,8 @@ def plan(
         direction: "forward" or "backward".
         dtype: "fp32", "bf16" or a type of an array library.
         device: "cpu", "cuda" or "cuda:1".
-        bias, alibi: whether the call has them; an array counts as True.
+        bias, alibi, visible: whether the call has them; an array counts as True. The costs count every element of a
+            boolean mask as true.
         packed: the batch counts packed sequences, and the sizes are those of the longest one.
         return_lse: whether forward writes the LSE.
         {options}
@@ -82,7 +84,8 @@ def plan(
         core_options(options, block_mask),
         batch=batch, q_length=q_length, k_length=k_length, q_heads=q_heads, kv_heads=kv_heads, qk_dim=qk_dim,
         v_dim=v_dim, dtype=dtype, return_lse=return_lse, bias=bias is not None and bias is not False,
-        alibi=alibi is not None and alibi is not False, packed=packed, device=device, direction=direction,
+        alibi=alibi is not None and alibi is not False,
+        visible=visible is not None and visible is not False, packed=packed, device=device, direction=direction,
         threads=threads)
 
 

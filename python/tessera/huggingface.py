@@ -7,7 +7,7 @@ Importing this module registers it:
 
 Results are those of ``attn_implementation="eager"``. A model that cannot use it fails when it is built, with the
 reason and an alternative, as it does for ``"sdpa"``. Causal masks and sliding windows become the library's own, which
-skip hidden keys; padding becomes a bias of one row per sequence. Other masks (prefix, packed, chunked, static caches)
+skip hidden keys; padding becomes a boolean mask of one row per sequence, which skips them, too (on GPUs: a bias). Other masks (prefix, packed, chunked, static caches)
 are built in full. Softcap, grouped heads, dropout, attention sinks and position biases are supported. A padding token
 without visible keys gives 0, where ``eager`` gives the average of all values; models read neither.
 """
@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from tessera.torch import attention
-from tessera.torch._sdpa import bias_of
+from tessera.torch._sdpa import masks_of
 
 Tensor = torch.Tensor
 NAME = "tessera"
@@ -43,15 +43,14 @@ class Mask(Tensor):
     may have written to it.
 
     causal: a query attends to no later key; the last query is aligned with the last key. window: how many keys to the
-    left and to the right are visible, or None. padding: (batch, 1, 1, keys), 0 for a visible key and -inf for others, or
-    None.
+    left and to the right are visible, or None. padding: (batch, 1, 1, keys), True for a visible key, or None.
     """
 
     @staticmethod
     def of(shape, like: Tensor, causal: bool, window: tuple[int, int] | None, padding: Tensor | None,
            build: Callable[[], Tensor]) -> "Mask":
         """A mask of `shape`, (batch, 1, queries, keys), with the type and device of `like`; build() gives eager's."""
-        mask = (like.new_zeros(()) if padding is None else padding).expand(shape).as_subclass(Mask)
+        mask = like.new_zeros(()).expand(shape).as_subclass(Mask)
         mask.causal, mask.window, mask.padding, mask.build, mask.built = causal, window, padding, build, None
         return mask
 
@@ -68,7 +67,7 @@ class Mask(Tensor):
         like = torch.zeros((), dtype=self.dtype, device=self.device).to(*args, **kwargs)
         if like.dtype == self.dtype and like.device == self.device:
             return self
-        padding = None if self.padding is None else self.padding.to(*args, **kwargs)
+        padding = None if self.padding is None else self.padding.to(like.device)
         return Mask.of(self.shape, like, self.causal, self.window, padding, lambda: self.eager().to(*args, **kwargs))
 
     @classmethod
@@ -126,21 +125,22 @@ def attention_forward(
         raise NotImplementedError(f"head_dim: {query.shape[3]} for queries and {value.shape[3]} for values is not supported "
                                   f'by attn_implementation="{NAME}", which supports up to {LARGEST_HEAD_DIM}; use "sdpa" or '
                                   '"eager"')
-    causal, window, bias = False, None, attention_mask
+    causal, window, given = False, None, attention_mask
     if isinstance(attention_mask, Mask):
         if attention_mask.built is None and attention_mask.shape[2:] == (query.shape[2], key.shape[2]):
-            causal, window, bias = attention_mask.causal, attention_mask.window, attention_mask.padding
+            causal, window, given = attention_mask.causal, attention_mask.window, attention_mask.padding
         else:
-            bias = attention_mask.eager()
+            given = attention_mask.eager()
     elif attention_mask is None and query.shape[2] > 1:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         window = (sliding_window - 1, 0) if causal and sliding_window is not None else None
-    if bias is not None:
-        bias = bias_of(bias[..., :key.shape[2]], query, key, query.shape[:1])
+    bias = visible = None
+    if given is not None:
+        bias, visible = masks_of(given[..., :key.shape[2]], query, key, query.shape[:1])
     if position_bias is not None:
         bias = position_bias.to(query.dtype) if bias is None else position_bias.to(query.dtype) + bias
     out = attention(query, key, value, causal=causal, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias,
-                    dropout=dropout, layout="bhsd", return_lse=s_aux is not None)
+                    visible=visible, dropout=dropout, layout="bhsd", return_lse=s_aux is not None)
     if s_aux is not None:  # a sink takes its share of every row: exp(sink) joins the sum whose logarithm is the LSE
         out, lse = out
         out = out * torch.sigmoid(lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1).to(out.dtype)
@@ -180,7 +180,7 @@ def mask(
         visible = attention_mask[:, kv_offset:kv_offset + kv_length].bool()
         visible = torch.nn.functional.pad(visible, (0, kv_length - visible.shape[1]))  # keys beyond the mask are hidden
         if torch.compiler.is_compiling() or not visible.all():
-            padding = torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, float("-inf"))[:, None, None, :]
+            padding = visible[:, None, None, :]
     if pattern == (False, None) and padding is None:
         return None
     like = torch.empty((), dtype=dtype, device=device)

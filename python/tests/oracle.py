@@ -52,7 +52,7 @@ class Problem:
     origin: tuple[int, int, int, int] = (0, 0, 0, 0)  # row, column, batch, head
     alibi: np.ndarray | None = None  # (heads) or (batch, heads)
     bias: np.ndarray | None = None  # broadcast to (batch, heads, queries, keys)
-    visible: np.ndarray | None = None  # ([heads,] queries, keys), for block masks
+    visible: np.ndarray | None = None  # ([[batch,] heads,] queries, keys), for block masks and boolean masks
     lengths_q: tuple[int, ...] | None = None  # lengths of packed sequences, not cumulative
     lengths_k: tuple[int, ...] | None = None
 
@@ -149,8 +149,9 @@ def attention(p: Problem, q, k, v, grad_out=None, grad_lse=None):
         for h in range(heads):
             own = (q[at, rows, h], k[at, columns, h // group], v[at, columns, h // group])
             local = bias[at, h, rows, columns] if bias is not None else None
-            one = p if p.visible is None else replace(
-                p, visible=p.visible[..., :rows.stop - rows.start, :columns.stop - columns.start])
+            visible = p.visible[b] if np.ndim(p.visible) == 4 else p.visible
+            one = p if visible is None else replace(
+                p, visible=visible[..., :rows.stop - rows.start, :columns.stop - columns.start])
             head = _head(one, *own, local, b, h)
             out[at, rows, h], lse[at, h, rows] = head.out, head.lse
             if grad_out is None:

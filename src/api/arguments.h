@@ -26,4 +26,7 @@ void take_options(const Attention& attention, core::Problem& p);
 // The bias, when it is given.
 void take_bias(const Argument& bias, Data data, core::Problem& p);
 
+// The boolean mask, when it is given.
+void take_visible(const Argument& visible, Data data, core::Problem& p);
+
 }  // namespace tessera::api

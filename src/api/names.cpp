@@ -41,6 +41,7 @@ const char* name(DType dtype) noexcept {
     case DType::fp32: return "fp32";
     case DType::fp16: return "fp16";
     case DType::bf16: return "bf16";
+    case DType::boolean: return "bool";
   }
   return "unknown";
 }
@@ -66,6 +67,7 @@ const char* name(TensorRole role) noexcept {
     case TensorRole::tokens: return "tokens";
     case TensorRole::lse: return "lse";
     case TensorRole::bias: return "bias";
+    case TensorRole::visible: return "visible";
   }
   return "unknown";
 }

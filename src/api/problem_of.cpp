@@ -13,13 +13,15 @@ using core::Problem;
 
 // What both directions take, in the order that arguments.h requires.
 void take_inputs_and_options(const Attention& attention, const Argument& q, const Argument& k,
-                             const Argument& v, const Argument& bias, Data data, Problem& p) {
+                             const Argument& v, const Argument& bias, const Argument& visible, Data data,
+                             Problem& p) {
   take_inputs(q, k, v, data, p);
   take_lengths(attention.mask, q, k, data, p);
   check_sizes(p);
   take_mask(attention.mask, p);
   take_options(attention, p);
   take_bias(bias, data, p);
+  take_visible(visible, data, p);
 }
 
 // `argument` has the shape, type and device of `model`.
@@ -80,8 +82,9 @@ Problem problem_of(const Attention& attention, const ForwardTensors& tensors, Da
   const Argument q{"q", tensors.q, TensorRole::tokens}, k{"k", tensors.k, TensorRole::tokens};
   const Argument v{"v", tensors.v, TensorRole::tokens}, out{"out", tensors.out, TensorRole::tokens};
   const Argument bias{"bias", tensors.bias, TensorRole::bias}, lse{"lse", tensors.lse, TensorRole::lse};
+  const Argument visible{"visible", tensors.visible, TensorRole::visible};
 
-  take_inputs_and_options(attention, q, k, v, bias, data, p);
+  take_inputs_and_options(attention, q, k, v, bias, visible, data, p);
   check_output_shape(out, q, p, data);
   p.out = view_of(out);
   p.has_lse = tensors.lse.given();
@@ -89,7 +92,7 @@ Problem problem_of(const Attention& attention, const ForwardTensors& tensors, Da
     check_lse_shape(lse, q, p, data);
     p.lse = view_of(lse);
   }
-  check_outputs({q, k, v, bias}, {out, lse});
+  check_outputs({q, k, v, bias, visible}, {out, lse});
   return p;
 }
 
@@ -99,6 +102,7 @@ Problem problem_of(const Attention& attention, const BackwardTensors& tensors, D
   const Argument q{"q", tensors.q, TensorRole::tokens}, k{"k", tensors.k, TensorRole::tokens};
   const Argument v{"v", tensors.v, TensorRole::tokens}, out{"out", tensors.out, TensorRole::tokens};
   const Argument bias{"bias", tensors.bias, TensorRole::bias}, lse{"lse", tensors.lse, TensorRole::lse};
+  const Argument visible{"visible", tensors.visible, TensorRole::visible};
   const Argument grad_out{"grad_out", tensors.grad_out, TensorRole::tokens};
   const Argument grad_lse{"grad_lse", tensors.grad_lse, TensorRole::lse};
   const Argument grad_q{"grad_q", tensors.grad_q, TensorRole::tokens};
@@ -106,7 +110,7 @@ Problem problem_of(const Attention& attention, const BackwardTensors& tensors, D
   const Argument grad_v{"grad_v", tensors.grad_v, TensorRole::tokens};
   const Argument grad_bias{"grad_bias", tensors.grad_bias, TensorRole::bias};
 
-  take_inputs_and_options(attention, q, k, v, bias, data, p);
+  take_inputs_and_options(attention, q, k, v, bias, visible, data, p);
   check_output_shape(out, q, p, data);
   check_lse_shape(lse, q, p, data);
   check_output_shape(grad_out, q, p, data);
@@ -138,7 +142,7 @@ Problem problem_of(const Attention& attention, const BackwardTensors& tensors, D
   if (!any) {
     refuse("no gradient is requested; pass at least one of grad_q, grad_k, grad_v, grad_bias");
   }
-  check_outputs({q, k, v, bias, out, lse, grad_out, grad_lse}, {grad_q, grad_k, grad_v, grad_bias});
+  check_outputs({q, k, v, bias, visible, out, lse, grad_out, grad_lse}, {grad_q, grad_k, grad_v, grad_bias});
   return p;
 }
 

@@ -49,8 +49,9 @@ void check_shapes(const Attention& attention, const Shapes& shapes) {
     refuse(count != 0 ? "attention.mask.lengths.count is " : "shapes.batch is ", batch, "; with ", length,
            " rows, ", heads, " heads and head_dim ", dim, " a tensor must have fewer than 2^59 elements");
   }
-  if (shapes.bias && !core::product_below(kMostElements, {shapes.q_length, shapes.k_length})) {
-    refuse("shapes.bias is true; with ", shapes.q_length, " queries and ", shapes.k_length,
+  for (const auto& [name, given] : {std::pair{"bias", shapes.bias}, std::pair{"visible", shapes.visible}}) {
+    if (!given || core::product_below(kMostElements, {shapes.q_length, shapes.k_length})) continue;
+    refuse("shapes.", name, " is true; with ", shapes.q_length, " queries and ", shapes.k_length,
            " keys it must have fewer than 2^59 elements");
   }
 }
@@ -78,6 +79,7 @@ ForwardTensors forward_tensors(const Attention& attention, const Shapes& shapes,
   t.v = make(shapes.dtype, {batch, k_tokens, kv_heads, v_dim});
   t.out = make(shapes.dtype, {batch, q_tokens, shapes.q_heads, v_dim});
   if (shapes.bias) t.bias = make(shapes.dtype, {1, 1, shapes.q_length, shapes.k_length});
+  if (shapes.visible) t.visible = make(DType::boolean, {1, 1, shapes.q_length, shapes.k_length});
   if (shapes.lse) t.lse = make(accumulator_of(shapes.dtype), {batch, shapes.q_heads, q_tokens, 1});
   return t;
 }
@@ -97,7 +99,8 @@ BackwardTensors backward_tensors(const Attention& attention, const Shapes& shape
           .grad_q = t.q,
           .grad_k = t.k,
           .grad_v = t.v,
-          .grad_bias = t.bias};
+          .grad_bias = t.bias,
+          .visible = t.visible};
 }
 
 }  // namespace tessera::api

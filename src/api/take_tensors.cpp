@@ -1,4 +1,4 @@
-// The tensors that a call reads: q, k, v and bias. They define the sizes of the problem.
+// The tensors that a call reads: q, k, v, bias and visible. They define the sizes of the problem.
 #include <utility>
 
 #include "api/arguments.h"
@@ -61,6 +61,22 @@ void check_sizes(const Problem& p) {
   }
 }
 
+namespace {
+
+// Sizes of a tensor that broadcasts over batch, heads and queries.
+void check_broadcast(const Argument& argument, const Problem& p) {
+  const std::int64_t sizes[3] = {p.batch, p.q_heads, p.q_length};
+  for (int i = 0; i < 3; ++i) {
+    const std::int64_t size = argument.tensor.shape[i];
+    if (size == 1 || size == sizes[i]) continue;
+    refuse(argument.name, ".shape[", i, "] (", dimension_name(argument.role, i), ") is ", size,
+           "; it must be 1 or ", sizes[i]);
+  }
+  check_size(argument, 3, p.k_length, "the number of keys");
+}
+
+}  // namespace
+
 void take_bias(const Argument& bias, Data data, Problem& p) {
   if (!bias.tensor.given()) return;
   check_tensor(bias, data);
@@ -70,20 +86,27 @@ void take_bias(const Argument& bias, Data data, Problem& p) {
     refuse("bias.dtype is ", name(dtype), "; it must be ", name(p.dtype),
            p.dtype == accumulator_of(p.dtype) ? "" : " or fp32", ", for q in ", name(p.dtype));
   }
-  const std::int64_t sizes[3] = {p.batch, p.q_heads, p.q_length};
-  for (int i = 0; i < 3; ++i) {
-    if (bias.tensor.shape[i] != 1 && bias.tensor.shape[i] != sizes[i]) {
-      refuse("bias.shape[", i, "] (", dimension_name(bias.role, i), ") is ", bias.tensor.shape[i],
-             "; it must be 1 or ", sizes[i]);
-    }
-  }
-  check_size(bias, 3, p.k_length, "the number of keys");
+  check_broadcast(bias, p);
   p.has_bias = true;
   p.bias_dtype = dtype;
   p.bias_batch = bias.tensor.shape[0];
   p.bias_heads = bias.tensor.shape[1];
   p.bias_rows = bias.tensor.shape[2];
   p.bias = view_of(bias);
+}
+
+// A dimension of stride 0 counts as one of size 1: its elements need to be summarised only once.
+void take_visible(const Argument& visible, Data data, Problem& p) {
+  if (!visible.tensor.given()) return;
+  check_tensor(visible, data);
+  check_device(visible, p.device);
+  check_broadcast(visible, p);
+  p.has_visible = true;
+  p.visible = view_of(visible);
+  auto size = [](std::int64_t count, std::int64_t stride) { return stride == 0 ? std::int64_t{1} : count; };
+  p.visible_batch = size(visible.tensor.shape[0], p.visible.batch_stride);
+  p.visible_heads = size(visible.tensor.shape[1], p.visible.head_stride);
+  p.visible_rows = size(visible.tensor.shape[2], p.visible.row_stride);
 }
 
 }  // namespace tessera::api

@@ -54,9 +54,10 @@ bool holds_nothing(const Extents& shape) {
 }
 
 const char* dimension_name(TensorRole role, int dimension) {
-  static constexpr const char* kNames[3][4] = {
+  static constexpr const char* kNames[4][4] = {
       {"batch", "sequence", "heads", "head_dim"},
       {"batch", "heads", "sequence", "1"},
+      {"batch", "heads", "query sequence", "key sequence"},
       {"batch", "heads", "query sequence", "key sequence"},
   };
   return kNames[static_cast<int>(role)][dimension];
@@ -73,9 +74,18 @@ void check_gpu(const char* name, Device device) {
 void check_tensor(const Argument& argument, Data data) {
   const Tensor& tensor = argument.tensor;
   if (!tensor.given()) refuse(argument.name, " is not given; it is required");
-  if (tensor.dtype > DType::bf16) {
-    refuse(argument.name, ".dtype is ", static_cast<int>(tensor.dtype),
-           "; it must be fp64, fp32, fp16 or bf16");
+  const bool boolean = argument.role == TensorRole::visible;
+  if (tensor.dtype > DType::boolean) {
+    refuse(argument.name, ".dtype is ", static_cast<int>(tensor.dtype), "; it must be ",
+           boolean ? "bool" : "fp64, fp32, fp16 or bf16");
+  }
+  if (boolean && tensor.dtype != DType::boolean) {
+    refuse(argument.name, ".dtype is ", name(tensor.dtype),
+           "; it must be bool; pass numbers that are added to the scores as bias");
+  }
+  if (!boolean && tensor.dtype == DType::boolean) {
+    refuse(argument.name,
+           ".dtype is bool; it must be fp64, fp32, fp16 or bf16; pass a boolean mask as visible");
   }
   check_known(tensor.device, argument.name, ".");
   for (int i = 0; i < 4; ++i) {

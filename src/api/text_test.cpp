@@ -46,9 +46,9 @@ TEST(Text, EveryEnumeratorHasAName) {
   expect_names(Align::bottom_right, Align::top_left);
   expect_names(DeviceType::cpu, DeviceType::cuda);
   expect_names(Direction::forward, Direction::backward);
-  expect_names(DType::fp64, DType::bf16);
+  expect_names(DType::fp64, DType::boolean);
   expect_names(ErrorCode::invalid_argument, ErrorCode::device_failure);
-  expect_names(TensorRole::tokens, TensorRole::bias);
+  expect_names(TensorRole::tokens, TensorRole::visible);
   EXPECT_EQ(written(Algorithm::flash3), "flash3");
 }
 

@@ -128,8 +128,13 @@ void CallWorkspace::release() {
 
 void check_workspace(const Workspace& lent, const Problem& p, const ForwardTensors& t) {
   check_lent(lent, p,
-             std::initializer_list<Named>{
-                 {"q", &t.q}, {"k", &t.k}, {"v", &t.v}, {"bias", &t.bias}, {"out", &t.out}, {"lse", &t.lse}});
+             std::initializer_list<Named>{{"q", &t.q},
+                                          {"k", &t.k},
+                                          {"v", &t.v},
+                                          {"bias", &t.bias},
+                                          {"out", &t.out},
+                                          {"lse", &t.lse},
+                                          {"visible", &t.visible}});
 }
 
 void check_workspace(const Workspace& lent, const Problem& p, const BackwardTensors& t) {
@@ -145,7 +150,8 @@ void check_workspace(const Workspace& lent, const Problem& p, const BackwardTens
                                           {"grad_q", &t.grad_q},
                                           {"grad_k", &t.grad_k},
                                           {"grad_v", &t.grad_v},
-                                          {"grad_bias", &t.grad_bias}});
+                                          {"grad_bias", &t.grad_bias},
+                                          {"visible", &t.visible}});
 }
 
 }  // namespace tessera::api

@@ -88,7 +88,7 @@ struct Bytes {
   double element = 0, accumulator = 0;
   double rows = 0;  // query rows over batch and query heads
   double q = 0, k = 0, v = 0, out = 0, lse = 0, grad_lse = 0;
-  double bias = 0, grad_bias = 0;
+  double bias = 0, grad_bias = 0, visible = 0;
   double grad_q = 0, grad_k = 0, grad_v = 0;
 
   explicit Bytes(const Problem& p)
@@ -104,6 +104,10 @@ struct Bytes {
       bias = static_cast<double>(p.bias_batch) * static_cast<double>(p.bias_heads) *
              static_cast<double>(p.bias_rows) * static_cast<double>(p.k_length) *
              static_cast<double>(size_of(p.bias_dtype));
+    }
+    if (p.has_visible) {
+      visible = static_cast<double>(p.visible_batch) * static_cast<double>(p.visible_heads) *
+                static_cast<double>(p.visible_rows) * static_cast<double>(p.k_length);
     }
     if (p.direction == Direction::forward) {
       if (p.has_lse) lse = rows * accumulator;
@@ -148,7 +152,8 @@ class Model {
   double v_dim() const { return static_cast<double>(p_.v_dim); }
 
   double minimum() const {
-    const double inputs = bytes_.q + bytes_.k + bytes_.v + bytes_.out + bytes_.lse + bytes_.bias;
+    const double inputs =
+        bytes_.q + bytes_.k + bytes_.v + bytes_.out + bytes_.lse + bytes_.bias + bytes_.visible;
     if (forward()) return inputs;
     return inputs + bytes_.out + bytes_.grad_lse + bytes_.grad_q + bytes_.grad_k + bytes_.grad_v +
            bytes_.grad_bias;
@@ -158,15 +163,16 @@ class Model {
     return working_set <= fast_ ? once : std::max(once, loads);
   }
 
-  // The bias and its gradient, when every element of `elements` reads its bias. A bias of one row
-  // is read with the keys. A gradient that sums over what was broadcast is read and written each
-  // time.
+  // The bias, its gradient and the boolean mask, when every element of `elements` reads its own. A
+  // bias of one row is read with the keys. A gradient that sums over what was broadcast is read and
+  // written each time.
   double bias_traffic(double elements, double key_loads) const {
     const double size = static_cast<double>(size_of(p_.bias_dtype));
     const double loads = (p_.bias_rows == 1 ? key_loads : elements) * size;
     const bool broadcast =
         p_.bias_batch < p_.batch || p_.bias_heads < p_.q_heads || (p_.bias_rows == 1 && p_.q_length > 1);
     return reread(bytes_.bias, loads, bytes_.bias) +
+           reread(bytes_.visible, p_.visible_rows == 1 ? key_loads : elements, bytes_.visible) +
            reread(bytes_.grad_bias, bytes_.grad_bias > 0 ? (broadcast ? 2 : 1) * loads : 0, bytes_.grad_bias);
   }
 
@@ -177,8 +183,8 @@ class Model {
       passes += (p_.has_grad_v ? 1 : 0) + (scores ? 4 : 0) + (p_.has_grad_q ? 1 : 0) +
                 (p_.has_grad_k ? 1 : 0) + (p_.has_grad_bias ? 1 : 0);
     }
-    return minimum() - bytes_.bias - bytes_.grad_bias + bias_traffic(visits_.area, visits_.area) +
-           visits_.area * bytes_.accumulator * passes;
+    return minimum() - bytes_.bias - bytes_.grad_bias - bytes_.visible +
+           bias_traffic(visits_.area, visits_.area) + visits_.area * bytes_.accumulator * passes;
   }
 
   // What walks past each block of keys: `row_bytes` per query that visits it.

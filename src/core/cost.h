@@ -20,7 +20,8 @@
 // backward, where a plain causal mask over a square counts as half of the square.
 //
 // minimum_bytes: every tensor once. Forward Q + K + V + O + L + bias; backward Q + K + V + O + L +
-// dO (+ dL) + bias and the requested gradients.
+// dO (+ dL) + bias and the requested gradients. A boolean mask counts like a bias of one byte an
+// element whose elements are all true.
 //
 // traffic_bytes
 //   standard      Theta(N d + N^2), whatever the mask. Minimum + area * a * passes + bias reread;

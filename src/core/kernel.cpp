@@ -26,6 +26,7 @@ constexpr std::array<const char*, kFeatureCount> kFeatureNames = {
     "LSE gradient",
     "shards (origin)",
     "deterministic backward",
+    "boolean mask (visible)",
 };
 
 }  // namespace
@@ -56,6 +57,7 @@ Features required(const Problem& p) {
     case DType::fp32: features |= Feature::fp32; break;
     case DType::fp16: features |= Feature::fp16; break;
     case DType::bf16: features |= Feature::bf16; break;
+    case DType::boolean: break;
   }
   if (p.right == 0) features |= Feature::causal;
   if (p.left != kUnbounded || p.right > 0) features |= Feature::window;
@@ -74,6 +76,7 @@ Features required(const Problem& p) {
     features |= Feature::shard;
   }
   if (p.deterministic && p.direction == Direction::backward) features |= Feature::deterministic;
+  if (p.has_visible) features |= Feature::visible;
   return features;
 }
 

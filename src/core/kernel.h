@@ -40,9 +40,10 @@ enum class Feature : std::uint32_t {
   lse_gradient = 1U << 15,
   shard = 1U << 16,
   deterministic = 1U << 17,
+  visible = 1U << 18,
 };
 
-inline constexpr int kFeatureCount = 18;
+inline constexpr int kFeatureCount = 19;
 
 class Features {
  public:

@@ -30,6 +30,7 @@ TEST(Features, EveryRequirementHasItsOwnFeature) {
   adds([](Problem& p) { p.v_dim = 4; }, Feature::value_dim);
   adds([](Problem& p) { p.has_bias = true; }, Feature::bias);
   adds([](Problem& p) { p.has_grad_bias = true; }, Feature::bias_gradient);
+  adds([](Problem& p) { p.has_visible = true; }, Feature::visible);
   adds([](Problem& p) { p.softcap = 5; }, Feature::softcap);
   adds([](Problem& p) { p.dropout = true; }, Feature::dropout);
   adds([](Problem& p) { p.has_grad_lse = true; }, Feature::lse_gradient);

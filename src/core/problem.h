@@ -57,6 +57,24 @@ struct BlockView {
   }
 };
 
+// What the queries of a group see of a block of keys by the boolean mask `visible`: none outside
+// [begin, end), and all inside unless `mixed`.
+struct VisibleBlock {
+  static constexpr std::int64_t kKeys = 64;
+
+  std::uint8_t begin = kKeys;
+  std::uint8_t end = 0;  // at most `begin` where the block is hidden
+  bool mixed = false;
+};
+
+// The boolean mask by groups of queries and blocks of keys. Strides count blocks; they are 0 along
+// what is broadcast. Without a summary `blocks` is null.
+struct VisibleSummary {
+  const VisibleBlock* blocks = nullptr;
+  std::int64_t group_rows = 1;  // queries of a group
+  std::int64_t batch_stride = 0, head_stride = 0, group_stride = 0;
+};
+
 // Positions, heads and sequences are below this: dropout counts each of them in 32 bits.
 inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 32;
 
@@ -105,6 +123,11 @@ struct Problem {
   View grad_out{}, grad_lse{}, grad_q{}, grad_k{}, grad_v{}, grad_bias{};
   bool has_bias = false, has_lse = false, has_grad_lse = false;  // also true while planning without data
   bool has_grad_q = false, has_grad_k = false, has_grad_v = false, has_grad_bias = false;
+
+  View visible{};  // bytes: a query may attend to a key where they are not 0
+  std::int64_t visible_batch = 1, visible_heads = 1, visible_rows = 1;  // 1: broadcast
+  bool has_visible = false;
+  VisibleSummary visible_summary{};  // which a kernel has made in its workspace
 
   TESSERA_HD std::int64_t kv_head(std::int64_t q_head) const { return q_head / (q_heads / kv_heads); }
   TESSERA_HD std::int64_t group() const { return q_heads / kv_heads; }

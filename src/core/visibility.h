@@ -1,8 +1,8 @@
 // Which tiles of the score matrix are visible: the keys visible to a block of queries and,
 // transposed, the queries that see a block of keys.
 //
-// Bands and block masks meet here and nowhere else on the CPU. A kernel's inner loop only meets
-// `full` and `partial` tiles; tiles with nothing visible cost nothing.
+// Bands, block masks and boolean masks meet here and nowhere else on the CPU. A kernel's inner loop
+// only meets `full` and `partial` tiles; tiles with nothing visible cost nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,32 @@
 
 namespace tessera::core {
 
-// Rows or columns of a tile, and how the tile is treated. Only a partial tile is masked, and only
-// by the band: a visited tile lies inside kept blocks.
+// Rows or columns of a tile, and how the tile is treated. Only a partial tile is masked by the
+// band: a visited tile lies inside kept blocks. The boolean mask hides elements only of a mixed
+// one.
 struct TileRange : Interval {
   TileKind kind = TileKind::full;
+  bool mixed = false;
+};
+
+// What a block of queries sees by the boolean mask: the summaries of the groups that it lies in.
+struct VisibleGroups {
+  const VisibleBlock* first = nullptr;  // null without a boolean mask
+  std::int64_t count = 0;
+  std::int64_t stride = 0;
+
+  TESSERA_HD explicit operator bool() const { return first != nullptr; }
+
+  TESSERA_HD VisibleBlock operator[](std::int64_t block) const {
+    VisibleBlock all = first[block];
+    for (std::int64_t g = 1; g < count; ++g) {
+      const VisibleBlock& other = first[g * stride + block];
+      all.mixed = all.mixed || other.mixed || all.begin != other.begin || all.end != other.end;
+      all.begin = all.begin < other.begin ? all.begin : other.begin;
+      all.end = all.end > other.end ? all.end : other.end;
+    }
+    return all;
+  }
 };
 
 // The keys that a block of queries sees, or the queries that see a block of keys: the band's range
@@ -29,7 +51,19 @@ struct VisibleSpan {
   std::int64_t count = 0;                     // of kept blocks
   std::int64_t block = 0;                     // keys or queries of a block
   bool masked_by_blocks = false;
+  VisibleGroups groups{};
 };
+
+// The groups of the boolean mask's summary that `queries` lie in.
+TESSERA_HD inline VisibleGroups visible_groups(const VisibleSummary& summary, const Sequence& s,
+                                               std::int64_t q_head, const Interval& queries) {
+  if (summary.blocks == nullptr || queries.empty()) return {};
+  const VisibleBlock* head = summary.blocks + s.index * summary.batch_stride + q_head * summary.head_stride;
+  if (summary.group_stride == 0) return {head, 1, 0};
+  const std::int64_t begin = queries.begin / summary.group_rows;
+  const std::int64_t end = (queries.end - 1) / summary.group_rows + 1;
+  return {head + begin * summary.group_stride, end - begin, summary.group_stride};
+}
 
 // The span with the edges of its full part moved inwards to multiples of `step`. A causal tile of
 // 64 rows from row 64 on sees 65 keys in full: with 64, loops over keys take whole register blocks,
@@ -46,33 +80,81 @@ TESSERA_HD inline VisibleSpan with_aligned_full_part(VisibleSpan span, std::int6
 // mask, if there is one (Tiling).
 TESSERA_HD inline VisibleSpan visible_keys(const Problem& p, const Sequence& s, std::int64_t q_head,
                                            const Interval& queries) {
-  VisibleSpan span{visible_range(s.band, queries.begin, queries.end, s.k_length)};
+  VisibleSpan span{.range = visible_range(s.band, queries.begin, queries.end, s.k_length)};
+  span.groups = visible_groups(p.visible_summary, s, q_head, queries);
   if (!p.blocks) return span;
   const std::int64_t row = p.blocks.block_row(q_head, queries.begin), first = p.blocks.row_offsets[row];
-  return {span.range, p.blocks.columns + first, p.blocks.row_offsets[row + 1] - first, p.blocks.block_k,
-          true};
+  return {span.range, p.blocks.columns + first, p.blocks.row_offsets[row + 1] - first, p.blocks.block_k, true,
+          span.groups};
 }
 
-// The queries of a sequence that see `keys`. The keys lie in one column of blocks.
+// The queries of a sequence that see `keys`, but for the boolean mask. The keys lie in one column
+// of blocks.
 TESSERA_HD inline VisibleSpan visible_queries(const Problem& p, const Sequence& s, std::int64_t q_head,
                                               const Interval& keys) {
-  VisibleSpan span{visible_range(s.band.transposed(), keys.begin, keys.end, s.q_length)};
+  VisibleSpan span{.range = visible_range(s.band.transposed(), keys.begin, keys.end, s.q_length)};
   if (!p.blocks) return span;
   const std::int64_t column = p.blocks.block_column(q_head, keys.begin);
   const std::int64_t first = p.blocks.column_offsets[column];
-  return {span.range, p.blocks.rows + first, p.blocks.column_offsets[column + 1] - first, p.blocks.block_q,
-          true};
+  return {
+      span.range, p.blocks.rows + first, p.blocks.column_offsets[column + 1] - first, p.blocks.block_q, true,
+      {}};
 }
 
 namespace visibility_detail {
 
+// Calls visit(run, mixed) for the runs of keys in `keys` that the boolean mask does not hide. A run
+// is mixed throughout or not at all.
+template <typename Visit>
+TESSERA_HD void for_each_visible_run(const VisibleGroups& groups, const Interval& keys, Visit&& visit) {
+  constexpr std::int64_t kKeys = VisibleBlock::kKeys;
+  Interval run{};
+  bool mixed = false;
+  auto finish = [&] {
+    if (!run.empty()) visit(run, mixed);
+    run = {};
+  };
+  for (std::int64_t first = keys.begin / kKeys * kKeys; first < keys.end; first += kKeys) {
+    const VisibleBlock block = groups[first / kKeys];
+    const Interval part{keys.clamp(first + block.begin), keys.clamp(first + block.end)};
+    if (part.empty()) {
+      finish();
+      continue;
+    }
+    // Mixed blocks side by side are one run: what lies hidden between them is masked like the rest.
+    if (run.empty() || block.mixed != mixed || (!mixed && part.begin != run.end)) {
+      finish();
+      run = part;
+      mixed = block.mixed;
+    }
+    run.end = part.end;
+  }
+  finish();
+}
+
+// Steps that do not begin with their run begin at multiples of this, as kernels like them best.
+inline constexpr std::int64_t kRunGrain = 32;
+
 // Calls visit(TileRange) for [begin, end), cut where the kind changes and every `tile` columns.
 template <typename Visit>
-TESSERA_HD void for_each_tile_of_run(const VisibleRange& range, const Interval& run, std::int64_t tile,
-                                     Visit&& visit) {
+TESSERA_HD void for_each_tile_of_run(const VisibleSpan& span, const VisibleRange& range, const Interval& run,
+                                     std::int64_t tile, Visit&& visit) {
   auto cut = [&](std::int64_t from, std::int64_t to, TileKind kind) {
     from = from > run.begin ? from : run.begin;
     to = to < run.end ? to : run.end;
+    if (from >= to) return;
+    if (span.groups) {
+      for_each_visible_run(span.groups, {from, to}, [&](const Interval& keys, bool mixed) {
+        for (std::int64_t at = keys.begin; at < keys.end;) {
+          const std::int64_t aligned = (at + tile) / kRunGrain * kRunGrain;
+          std::int64_t end = aligned > at ? aligned : at + tile;
+          end = end < keys.end ? end : keys.end;
+          visit(TileRange{{at, end}, kind, mixed});
+          at = end;
+        }
+      });
+      return;
+    }
     for (std::int64_t at = from; at < to; at += tile) {
       visit(TileRange{{at, at + tile < to ? at + tile : to}, kind});
     }
@@ -93,7 +175,7 @@ TESSERA_HD void for_each_tile(const VisibleSpan& span, const Interval& within, s
   const VisibleRange range = span.range.within(within);
   if (range.empty()) return;
   if (!span.masked_by_blocks) {
-    return visibility_detail::for_each_tile_of_run(range, {range.begin, range.end}, tile, visit);
+    return visibility_detail::for_each_tile_of_run(span, range, {range.begin, range.end}, tile, visit);
   }
   const std::int64_t wanted = range.begin / span.block;
   std::int64_t at = 0, high = span.count;
@@ -107,7 +189,7 @@ TESSERA_HD void for_each_tile(const VisibleSpan& span, const Interval& within, s
     while (next < span.count && span.kept_blocks[next] == span.kept_blocks[next - 1] + 1) ++next;
     const Interval run{span.kept_blocks[at] * span.block,
                        (span.kept_blocks[next - 1] + std::int64_t{1}) * span.block};
-    visibility_detail::for_each_tile_of_run(range, run, tile, visit);
+    visibility_detail::for_each_tile_of_run(span, range, run, tile, visit);
     at = next;
   }
 }
@@ -123,6 +205,19 @@ TESSERA_HD inline bool any_visible(const VisibleSpan& span, const Interval& with
   bool any = false;
   if (!within.empty()) for_each_tile(span, within, within.length(), [&any](const TileRange&) { any = true; });
   return any;
+}
+
+// Whether the boolean mask shows all of `keys` to the groups.
+TESSERA_HD inline bool all_visible(const VisibleGroups& groups, const Interval& keys) {
+  if (!groups) return true;
+  constexpr std::int64_t kKeys = VisibleBlock::kKeys;
+  for (std::int64_t first = keys.begin / kKeys * kKeys; first < keys.end; first += kKeys) {
+    const VisibleBlock block = groups[first / kKeys];
+    const bool whole =
+        keys.clamp(first) >= first + block.begin && keys.clamp(first + kKeys) <= first + block.end;
+    if (block.mixed || !whole) return false;
+  }
+  return true;
 }
 
 // Whether the block mask keeps the block that element (i, j) of a head lies in: the definition, for

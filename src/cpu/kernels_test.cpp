@@ -37,6 +37,7 @@ std::vector<reference::CaseSpec> specs() {
     reference::CaseSpec decode = plain, rich = plain, packed = plain;
     decode.q_length = 3;
     rich.right = 0, rich.softcap = 5, rich.bias = reference::BiasKind::row, rich.dropout = 0.2;
+    rich.visible = reference::VisibleKind::full;
     packed.batch = 5, packed.packed = true;
     for (const reference::CaseSpec& spec : {plain, decode, rich, packed}) all.push_back(spec);
   }

@@ -19,7 +19,8 @@ using core::Kernel;
 using enum Algorithm;
 using enum Direction;
 
-constexpr Features kAll = Features::all().without(Feature::fp64);
+// No kernel reads a boolean mask; a bias of -infinity does the same.
+constexpr Features kAll = Features::all().without(Feature::fp64 | Feature::visible);
 constexpr Features kFp32 = kAll.without(Feature::fp16 | Feature::bf16);
 constexpr Features kFp16 = kAll.without(Feature::fp32 | Feature::bf16);
 constexpr Features kHalves = kAll.without(Feature::fp32);

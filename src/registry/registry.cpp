@@ -64,7 +64,11 @@ bool excluded(const Kernel& kernel, const Call& call, Reason reason) {
     result = reason.give("implements ", name(kernel.algorithm), ", not ", name(p.algorithm));
   }
   const Features missing = call.features.without(kernel.features);
-  if (!missing.empty()) result = reason.give("does not support ", missing);
+  if (!missing.empty()) {
+    const bool way_out = missing.contains(core::Feature::visible);
+    result = reason.give("does not support ", missing,
+                         way_out ? "; pass a bias of -infinity where it is false" : "");
+  }
   return result;
 }
 

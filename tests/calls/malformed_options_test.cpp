@@ -217,6 +217,12 @@ Cases shape_cases() {
         c.shapes.bias = true;
       },
       {"shapes.bias is true; with 4294967296 queries and 4294967296 keys", "fewer than 2^59 elements"});
+  add("visible_too_large",
+      [](Call& c) {
+        c.shapes.q_length = c.shapes.k_length = kMost;
+        c.shapes.visible = true;
+      },
+      {"shapes.visible is true; with 4294967296 queries and 4294967296 keys", "fewer than 2^59 elements"});
   add("count_negative", [](Call& c) { c.attention.mask.lengths.count = -1; },
       {"attention.mask.lengths.count is -1; it must be between 0 and 2^32 - 1"});
   add("count_huge", [](Call& c) { c.attention.mask.lengths.count = kFar; },

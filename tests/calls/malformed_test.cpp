@@ -240,6 +240,64 @@ void add_lent(const Place& place, std::vector<Malformed>& cases) {
   }
 }
 
+// What a boolean mask must be, and what it must not share.
+void add_visible(std::vector<Malformed>& cases) {
+  auto add = [&](const std::string& name, auto spoil, const std::vector<std::string>& expected,
+                 bool with_data = false) {
+    auto given = [](Call& call) { return tensor(call.spare(2 * 4 * 3 * 5), DType::boolean, {2, 4, 3, 5}); };
+    cases.push_back({"forward_visible_" + name, with_data ? Act::forward_with_data : Act::forward,
+                     [=](Call& call) {
+                       call.forward.visible = given(call);
+                       spoil(call.forward.visible, call, call.forward.out);
+                     },
+                     expected});
+    cases.push_back({"backward_visible_" + name, with_data ? Act::backward_with_data : Act::backward,
+                     [=](Call& call) {
+                       call.backward.visible = given(call);
+                       spoil(call.backward.visible, call, call.backward.grad_k);
+                     },
+                     expected});
+  };
+  add("fp32", [](Tensor& t, Call&, Tensor&) { t.dtype = DType::fp32; },
+      {"visible.dtype is fp32; it must be bool", "as bias"});
+  add("unknown_dtype", [](Tensor& t, Call&, Tensor&) { t.dtype = static_cast<DType>(9); },
+      {"visible.dtype is 9; it must be bool"});
+  add("elsewhere", [](Tensor& t, Call&, Tensor&) { t.device = Device::cuda(1); },
+      {"visible.device is cuda:1; it must be cpu, as q"});
+  add("batch", [](Tensor& t, Call&, Tensor&) { t.shape[0] = 3; },
+      {"visible.shape[0] (batch) is 3; it must be 1 or 2"});
+  add("heads", [](Tensor& t, Call&, Tensor&) { t.shape[1] = 2; },
+      {"visible.shape[1] (heads) is 2; it must be 1 or 4"});
+  add("queries", [](Tensor& t, Call&, Tensor&) { t.shape[2] = 2; },
+      {"visible.shape[2] (query sequence) is 2; it must be 1 or 3"});
+  add("keys", [](Tensor& t, Call&, Tensor&) { t.shape[3] = 1; },
+      {"visible.shape[3] (key sequence) is 1; it must be 5, the number of keys"});
+  add("gaps", [](Tensor& t, Call&, Tensor&) { t.strides[3] = 2; }, {"visible.strides[3] is 2", "contiguous"});
+  add("far", [](Tensor& t, Call&, Tensor&) { t.strides[1] = kInt64Max; },
+      {"visible.strides is (", "63 bits"});
+  add(
+      "null", [](Tensor& t, Call&, Tensor&) { t.data = nullptr; }, {"visible.data is null with shape ("},
+      true);
+  add("is_q",
+      [](Tensor&, Call& call, Tensor&) { call.forward.q.dtype = call.backward.q.dtype = DType::boolean; },
+      {"q.dtype is bool; it must be fp64, fp32, fp16 or bf16; pass a boolean mask as visible"});
+  add(
+      "in_workspace", [](Tensor& t, Call& call, Tensor&) { call.execution.workspace = {t.data, 1}; },
+      {"execution.workspace overlaps visible in memory (1 bytes at 0x"}, true);
+  for (const bool forward : {true, false}) {
+    const std::string output = forward ? "out" : "grad_k";
+    cases.push_back(
+        {output + " overlaps visible",
+         forward ? Act::forward_with_data : Act::backward_with_data,
+         [=](Call& call) {
+           Tensor& visible = forward ? call.forward.visible : call.backward.visible;
+           const Tensor& of = forward ? call.forward.out : call.backward.grad_k;
+           visible = tensor(static_cast<std::byte*>(of.data) + 3, DType::boolean, {1, 1, 1, 5});
+         },
+         {output + " overlaps visible in memory (0x", "outputs may not share memory with inputs"}});
+  }
+}
+
 // Lengths beyond what positions can count, of tensors whose strides are 0.
 void add_lengths(std::vector<Malformed>& cases) {
   auto add = [&](const char* name, auto spoil, std::vector<std::string> expected) {
@@ -279,6 +337,7 @@ std::vector<Malformed> all_cases() {
     add_mismatches(place, cases);
     add_lent(place, cases);
   }
+  add_visible(cases);
   add_lengths(cases);
   add_leading_mismatches(cases);
   add_overlaps(cases);

@@ -55,6 +55,14 @@ std::vector<CaseSpec> specs(DType dtype) {
        .block_k = 40,
        .bias = BiasKind::row,
        .softcap = 5},
+      {.batch = 1,
+       .q_length = 300,
+       .k_length = 400,
+       .q_heads = 2,
+       .kv_heads = 1,
+       .qk_dim = 8,
+       .v_dim = 8,
+       .visible = reference::VisibleKind::per_head},
   };
   for (CaseSpec& spec : all) spec.dtype = dtype;
   return all;

@@ -71,6 +71,19 @@ static void test_options(void) {
   CHECK(near(p.out, 6.0));
   p.forward.bias = NULL;
 
+  uint8_t visible[2] = {0, 255};  // hides key 0
+  const tsr_tensor t_visible = tsr_tensor_contiguous(visible, TSR_BOOL, 1, 1, 1, 2);
+  p.forward.visible = &t_visible;
+  CHECK_OK(tsr_forward(NULL, &p.forward, NULL));
+  CHECK(near(p.out, 4.0));
+  p.backward.visible = &t_visible;
+  CHECK_OK(tsr_backward(NULL, &p.backward, NULL));
+  CHECK(p.grad_k[0] == 0.0F && p.grad_v[0] == 0.0F && near(p.grad_v[1], 1.0));
+  visible[1] = 0;
+  CHECK_OK(tsr_forward(NULL, &p.forward, NULL));
+  CHECK(p.out == 0.0F && isinf(p.lse) && p.lse < 0);
+  p.forward.visible = p.backward.visible = NULL;
+
   for (int algorithm = TSR_STANDARD; algorithm <= TSR_MINIMAL; ++algorithm) {
     attention = (tsr_attention)TSR_ATTENTION_INIT;
     attention.algorithm = algorithm;
@@ -138,8 +151,9 @@ static void test_errors(void) {
   p.out = 123.0F;
   CHECK_FAILS(tsr_forward(NULL, NULL, NULL), TSR_INVALID_ARGUMENT, "tensors is null");
   p.t_q.dtype = 9;
-  CHECK_FAILS(tsr_forward(NULL, &p.forward, NULL), TSR_INVALID_ARGUMENT,
-              "q.dtype is 9; it must be 0 (TSR_FP64), 1 (TSR_FP32), 2 (TSR_FP16) or 3 (TSR_BF16)");
+  CHECK_FAILS(
+      tsr_forward(NULL, &p.forward, NULL), TSR_INVALID_ARGUMENT,
+      "q.dtype is 9; it must be 0 (TSR_FP64), 1 (TSR_FP32), 2 (TSR_FP16), 3 (TSR_BF16) or 4 (TSR_BOOL)");
   p.t_q.dtype = TSR_FP16;
   CHECK_FAILS(tsr_forward(NULL, &p.forward, NULL), TSR_INVALID_ARGUMENT,
               "k.dtype is fp32; it must be fp16, as q");

@@ -81,6 +81,10 @@ TEST(DLPack, TypesOfEveryWidth) {
   EXPECT_EQ(dtype_of(kDLFloat, 32), DType::fp32);
   EXPECT_EQ(dtype_of(kDLFloat, 16), DType::fp16);
   EXPECT_EQ(dtype_of(kDLBfloat, 16), DType::bf16);
+  for (const auto code : {std::uint8_t{6}, static_cast<std::uint8_t>(kDLUInt)}) {
+    foreign.tensor.dtype = {code, 8, 1};
+    EXPECT_EQ(from_dlpack(&foreign.tensor, TensorRole::visible).dtype, DType::boolean);
+  }
 }
 
 TEST(DLPack, Devices) {
@@ -243,6 +247,14 @@ std::vector<Refusal> refusals() {
        [](Foreign& f) { f.tensor.ndim = 5; },
        {"dl_tensor.ndim is 5; it must be 1 to 4"},
        TensorRole::bias},
+      {"float_mask",
+       [](Foreign&) {},
+       {"dl_tensor.dtype is {code 2, bits 32, lanes 1}; it must be bool (code 6) or uint (code 1) of 8 bits"},
+       TensorRole::visible},
+      {"bool_bias",
+       [](Foreign& f) { f.tensor.dtype = {6, 8, 1}; },
+       {"dl_tensor.dtype is {code 6, bits 8, lanes 1}; it must be float (code 2)"},
+       TensorRole::bias},
       {"no_shape",
        [](Foreign& f) { f.tensor.shape = nullptr; },
        {"dl_tensor.shape is null; it must point to"}},
@@ -260,7 +272,7 @@ std::vector<Refusal> refusals() {
        {"dl_tensor.byte_offset is 18446744073709551612; it must not lead past the end"}},
       {"unknown_role",
        [](Foreign&) {},
-       {"role is 9; it must be tokens (0), lse (1) or bias (2)"},
+       {"role is 9; it must be tokens (0), lse (1), bias (2) or visible (3)"},
        static_cast<TensorRole>(9)},
       shape("negative_size", {2, 3, -4, 8}, {"dl_tensor.shape[2] is -4; it must be at least 0"}),
       shape("least_size", {kInt64Min, 3, 4, 8},

@@ -75,6 +75,8 @@ std::vector<CaseSpec> decode_cases(DType dtype) {
   add("v wider", [](CaseSpec& s) { s.qk_dim = 40, s.v_dim = 200; });
   add("v narrower", [](CaseSpec& s) { s.qk_dim = 72, s.v_dim = 3; });
   add("bias", [](CaseSpec& s) { s.bias = BiasKind::full; });
+  add("boolean mask", [](CaseSpec& s) { s.visible = reference::VisibleKind::full; });
+  add("padding", [](CaseSpec& s) { s.visible = reference::VisibleKind::padding; });
   add("bias row", [](CaseSpec& s) { s.bias = BiasKind::row, s.bias_in_accumulator_type = true; });
   add("ALiBi", [](CaseSpec& s) { s.alibi = true, s.alibi_per_batch = true; });
   add("softcap", [](CaseSpec& s) { s.softcap = 5, s.input_scale = 2; });

@@ -23,6 +23,7 @@ using reference::BlockKind;
 using reference::Case;
 using reference::CaseSpec;
 using reference::ForceKernel;
+using reference::VisibleKind;
 
 // This kernel takes nothing but packed sequences.
 constexpr const char* kPackedAlone = "cpu.packed";
@@ -84,7 +85,7 @@ Call part_of(const Call& whole, const Part& part) {
   for (Tensor* t : {&f.q, &f.out, &b.q, &b.out, &b.grad_out, &b.grad_q}) *t = of_queries(*t);
   for (Tensor* t : {&f.k, &f.v, &b.k, &b.v, &b.grad_k, &b.grad_v}) *t = of_keys(*t);
   for (Tensor* t : {&f.lse, &b.lse, &b.grad_lse}) *t = of_rows(*t);
-  for (Tensor* t : {&f.bias, &b.bias, &b.grad_bias}) {
+  for (Tensor* t : {&f.bias, &b.bias, &b.grad_bias, &f.visible, &b.visible}) {
     if (!t->given()) continue;
     *t = slice(slice(*t, 0, part.sequence, 1), 1, head, heads);
     if (packed) *t = slice(slice(*t, 2, 0, f.q.shape[1]), 3, 0, f.k.shape[1]);
@@ -275,6 +276,28 @@ TEST_P(PackedInvariance, KeysPerStep) {
   expect_each_alone({.q_heads = 1, .kv_heads = 1, .qk_dim = 2, .v_dim = 2}, {{17, 17}, {700, many}});
 }
 
+// What lies past the end of a sequence in the tensor of the mask must not count.
+TEST_P(PackedInvariance, ABooleanMaskOfItsOwn) {
+  for (const VisibleKind kind : {VisibleKind::full, VisibleKind::per_head, VisibleKind::padding}) {
+    const CaseSpec spec{.dtype = dtype(),
+                        .batch = 4,
+                        .q_length = 150,
+                        .k_length = 600,
+                        .q_heads = 4,
+                        .kv_heads = 2,
+                        .qk_dim = 8,
+                        .v_dim = 8,
+                        .packed = true,
+                        .seed = 4,
+                        .visible = kind};
+    SCOPED_TRACE(describe(spec));
+    const Case problem(spec);
+    const Call call{problem.attention, problem.forward, problem.backward};
+    if (kernel() != kPackedAlone) expect_independent(call, kernel(), spec.batch, spec.kv_heads);
+    expect_independent(call, kernel(), spec.batch, spec.kv_heads, Form::packed);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, PackedInvariance,
                          testing::Combine(testing::ValuesIn(kDTypes),
                                           testing::ValuesIn(forward_kernels(true))),
@@ -288,12 +311,13 @@ TEST(PackedKernel, AgreesWithTheOracleWhereEverySequenceHasItsOwn) {
   }
   const CaseSpec plain{
       .batch = 6, .q_length = 40, .k_length = 90, .q_heads = 4, .kv_heads = 2, .packed = true};
-  std::vector<CaseSpec> specs(5, plain);
+  std::vector<CaseSpec> specs(6, plain);
   specs[0].bias = BiasKind::full;
   specs[1].blocks = BlockKind::random_per_head, specs[1].block_q = 8, specs[1].block_k = 16;
   specs[2].alibi = specs[2].alibi_per_batch = true, specs[2].right = 0;
   specs[3].dropout = 0.3, specs[3].origin = {.row = 3, .column = 5, .batch = 2, .head = 9};
   specs[4].kv_heads = 4, specs[4].blocks = BlockKind::random_per_head, specs[4].bias = BiasKind::per_batch;
+  specs[5].visible = VisibleKind::full;
   for (CaseSpec& spec : specs) {
     for (const DType dtype : kDTypes) {
       spec.dtype = dtype;
@@ -436,6 +460,24 @@ TEST_P(BatchInvariance, WithABiasOfItsOwn) {
                       .blocks = BlockKind::local,
                       .bias = BiasKind::full,
                       .softcap = 4};
+  expect_each_alone(spec, 1);
+}
+
+TEST_P(BatchInvariance, WithABooleanMaskOfItsOwn) {
+  CaseSpec spec{.batch = 2,
+                .q_length = 140,
+                .k_length = 600,
+                .q_heads = 4,
+                .kv_heads = 2,
+                .qk_dim = 8,
+                .v_dim = 8,
+                .right = 0,
+                .visible = VisibleKind::full};
+  expect_each_alone(spec, 1);
+  spec.visible = VisibleKind::padding;
+  expect_each_alone(spec, 1);
+  spec.q_length = 3;
+  spec.visible = VisibleKind::full;
   expect_each_alone(spec, 1);
 }
 

@@ -37,7 +37,8 @@ class LayoutTest : public testing::TestWithParam<TypeAndKernel> {
             .right = 0,
             .bias = BiasKind::per_head,
             .dropout = 0.2,
-            .grad_lse = true};
+            .grad_lse = true,
+            .visible = reference::VisibleKind::per_head};
   }
 
   static void run_relaid(RelaidCase& relaid, const Execution& execution = {}) {
@@ -365,7 +366,8 @@ TEST(LentWorkspace, OfThePlansSizeIsEnoughForEveryKernel) {
        .qk_dim = 16,
        .v_dim = 16,
        .packed = true,
-       .dropout = 0.2},
+       .dropout = 0.2,
+       .visible = reference::VisibleKind::full},
       {.batch = 1,
        .q_length = 60,
        .k_length = 70,

@@ -19,13 +19,14 @@ using reference::dense_index;
 using reference::ForceKernel;
 using reference::read;
 using reference::values;
+using reference::VisibleKind;
 
 constexpr std::int64_t kRowCuts[] = {0, 17, 50};
 constexpr std::int64_t kColumnCuts[] = {0, 31, 45, 70};
 
 std::vector<CaseSpec> specs() {
   const CaseSpec base{.q_length = 50, .k_length = 70, .q_heads = 4, .kv_heads = 2, .qk_dim = 16, .v_dim = 12};
-  std::vector<CaseSpec> all(9, base);
+  std::vector<CaseSpec> all(10, base);
   all[0].name = "dense";
   all[1].name = "causal", all[1].right = 0;
   all[2].name = "window", all[2].left = 12, all[2].right = 3;
@@ -37,6 +38,7 @@ std::vector<CaseSpec> specs() {
   all[8].name = "all of it", all[8].left = 40, all[8].right = 2, all[8].alibi = true, all[8].dropout = 0.2;
   all[8].bias = BiasKind::per_head, all[8].grad_lse = true;
   all[8].origin = {.row = 1000, .column = 990, .batch = 3, .head = 5};
+  all[9].name = "boolean mask", all[9].right = 0, all[9].visible = VisibleKind::full;
   return all;
 }
 
@@ -100,7 +102,8 @@ TEST_P(ShardTest, ForwardMergesByLse) {
                           .v = slice(t.v, 1, column, columns),
                           .bias = slice(slice(t.bias, 2, row, rows), 3, column, columns),
                           .out = out.view(),
-                          .lse = lse.view()});
+                          .lse = lse.view(),
+                          .visible = slice(slice(t.visible, 2, row, rows), 3, column, columns)});
         for (std::int64_t b = 0; b < spec.batch; ++b) {
           for (std::int64_t h = 0; h < spec.q_heads; ++h) {
             for (std::int64_t i = 0; i < rows; ++i) {
@@ -163,7 +166,8 @@ TEST_P(ShardTest, BackwardAddsUp) {
                            .grad_lse = slice(t.grad_lse, 2, row, rows),
                            .grad_q = grad_q.view(),
                            .grad_k = grad_k.view(),
-                           .grad_v = grad_v.view()});
+                           .grad_v = grad_v.view(),
+                           .visible = slice(slice(t.visible, 2, row, rows), 3, column, columns)});
         add_to(q, t.q.shape, grad_q.view(), 1, row);
         add_to(k, t.k.shape, grad_k.view(), 1, column);
         add_to(v, t.v.shape, grad_v.view(), 1, column);

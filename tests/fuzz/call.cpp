@@ -12,9 +12,11 @@ namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20;  // of a tensor that has memory
 
-std::size_t size_of(std::int32_t dtype) { return dtype == TSR_FP64 ? 8 : dtype == TSR_FP32 ? 4 : 2; }
+std::size_t size_of(std::int32_t dtype) {
+  return dtype == TSR_FP64 ? 8 : dtype == TSR_FP32 ? 4 : dtype == TSR_BOOL ? 1 : 2;
+}
 
-bool known(std::int32_t dtype) { return dtype >= TSR_FP64 && dtype <= TSR_BF16; }
+bool known(std::int32_t dtype) { return dtype >= TSR_FP64 && dtype <= TSR_BOOL; }
 
 void store(std::byte* at, std::int32_t dtype, float value) {
   const double wide = value;
@@ -24,6 +26,9 @@ void store(std::byte* at, std::int32_t dtype, float value) {
     case TSR_FP64: std::memcpy(at, &wide, 8); return;
     case TSR_FP16: std::memcpy(at, &half, 2); return;
     case TSR_BF16: std::memcpy(at, &brain, 2); return;
+    case TSR_BOOL:
+      *at = value < -0.5F ? std::byte{0} : static_cast<std::byte>(1 + static_cast<int>(value + 1));
+      return;
     default: std::memcpy(at, &value, 4);
   }
 }
@@ -37,6 +42,7 @@ double load(const std::byte* at, std::int32_t dtype) {
     case TSR_FP64: return std::memcpy(&wide, at, 8), wide;
     case TSR_FP16: return std::memcpy(&half, at, 2), core::to_float(half);
     case TSR_BF16: return std::memcpy(&brain, at, 2), core::to_float(brain);
+    case TSR_BOOL: return *at != std::byte{0} ? 1 : 0;
     default: return std::memcpy(&value, at, 4), value;
   }
 }
@@ -298,14 +304,11 @@ void Call::make_tensors(Bytes& bytes) {
   grad_q = make(dtype, of_q, true), grad_k = make(dtype, of_k, true), grad_v = make(dtype, of_v, true);
   forward.q = q.tensor(), forward.k = k.tensor(), forward.v = v.tensor();
   forward.out = out.tensor(), forward.lse = lse.tensor();
+  const std::int64_t sequences = description.attention.lengths_count != 0 ? s.sequences : s.batch;
   if (bytes.one_in(4)) {
     has_bias = true;
-    const bool packed = description.attention.lengths_count != 0;
-    const std::int64_t of_bias[4] = {bytes.one_in(2) ? 1
-                                     : packed        ? s.sequences
-                                                     : s.batch,
-                                     bytes.one_in(2) ? 1 : s.q_heads, bytes.one_in(2) ? 1 : s.longest_q,
-                                     s.longest_k};
+    const std::int64_t of_bias[4] = {bytes.one_in(2) ? 1 : sequences, bytes.one_in(2) ? 1 : s.q_heads,
+                                     bytes.one_in(2) ? 1 : s.longest_q, s.longest_k};
     const std::int32_t type = bytes.one_in(2) ? dtype : wide;
     bias = make(type, of_bias, false), grad_bias = make(type, of_bias, true);
     forward.bias = bias.tensor();
@@ -326,14 +329,21 @@ void Call::make_tensors(Bytes& bytes) {
               (wanted & 2) != 0 ? nullptr : grad_q.tensor(),
               (wanted & 4) != 0 ? nullptr : grad_k.tensor(),
               (wanted & 8) != 0 ? nullptr : grad_v.tensor(),
-              has_bias && (wanted & 16) == 0 ? grad_bias.tensor() : nullptr};
+              has_bias && (wanted & 16) == 0 ? grad_bias.tensor() : nullptr,
+              nullptr};
+  if (!bytes.one_in(4)) return;
+  has_visible = true;
+  const std::int64_t of_visible[4] = {bytes.one_in(2) ? 1 : sequences, bytes.one_in(2) ? 1 : s.q_heads,
+                                      bytes.one_in(2) ? 1 : s.longest_q, s.longest_k};
+  visible = make(TSR_BOOL, of_visible, false);
+  forward.visible = backward.visible = visible.tensor();
 }
 
 bool Call::can_run() const {
   for (const Buffer* buffer : {&q, &k, &v, &out, &lse, &grad_out, &grad_lse, &grad_q, &grad_k, &grad_v}) {
     if (!buffer->exists()) return false;
   }
-  return !has_bias || (bias.exists() && grad_bias.exists());
+  return (!has_bias || (bias.exists() && grad_bias.exists())) && (!has_visible || visible.exists());
 }
 
 }  // namespace tessera::fuzz

@@ -51,8 +51,8 @@ struct Call {
   std::int32_t dtype;
   Sizes sizes{};
   Description description;
-  Buffer q, k, v, bias, out, lse, grad_out, grad_lse, grad_q, grad_k, grad_v, grad_bias;
-  bool has_bias = false;
+  Buffer q, k, v, bias, out, lse, grad_out, grad_lse, grad_q, grad_k, grad_v, grad_bias, visible;
+  bool has_bias = false, has_visible = false;
   tsr_forward_tensors forward = TSR_FORWARD_TENSORS_INIT;
   tsr_backward_tensors backward = TSR_BACKWARD_TENSORS_INIT;
   // All tensors have memory: the call may be made and not only planned.

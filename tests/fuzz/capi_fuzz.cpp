@@ -234,7 +234,7 @@ void dlpack_case(Bytes& bytes) {
   source.device.device_id = bytes.one_in(8) ? static_cast<std::int32_t>(bytes.word()) : 0;
   source.byte_offset = bytes.one_in(4) ? static_cast<std::uint64_t>(bytes.hostile()) : 0;
   tsr_tensor tensor;
-  const auto role = static_cast<std::int32_t>(bytes.one_in(16) ? bytes.between(-2, 5) : bytes.between(0, 2));
+  const auto role = static_cast<std::int32_t>(bytes.one_in(16) ? bytes.between(-2, 5) : bytes.between(0, 3));
   const tsr_status status = tsr_tensor_from_dlpack(bytes.one_in(64) ? nullptr : &source, role, &tensor);
   require(status == TSR_OK || status == TSR_INVALID_ARGUMENT,
           "a DLPack tensor is taken or an invalid argument");

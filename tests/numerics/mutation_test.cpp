@@ -58,7 +58,7 @@ struct Mutation {
 };
 
 Results oracle(const Attention& attention, const BackwardTensors& t) {
-  return {oracle_forward(attention, {.q = t.q, .k = t.k, .v = t.v, .bias = t.bias}),
+  return {oracle_forward(attention, {.q = t.q, .k = t.k, .v = t.v, .bias = t.bias, .visible = t.visible}),
           oracle_backward(attention, t)};
 }
 
@@ -189,6 +189,7 @@ const CaseSpec kGrouped{.q_heads = 6, .kv_heads = 2};
 const CaseSpec kDropout{.dropout = 0.3};
 const CaseSpec kPacked{.batch = 4, .packed = true, .seed = 2};
 const CaseSpec kBias{.batch = 3, .bias = BiasKind::per_head};
+const CaseSpec kVisible{.batch = 3, .visible = reference::VisibleKind::per_head};
 const CaseSpec kAlibi{.q_length = 49, .k_length = 65, .alibi = true};
 const CaseSpec kSoftcap{.softcap = 5, .input_scale = 2};
 const CaseSpec kEmptyRows{.q_length = 65, .k_length = 49, .right = 0};
@@ -314,6 +315,16 @@ std::vector<Mutation> wrong_inputs() {
   inputs("bias one column off", kBias, [](Inputs& in) {
     const Tensor from = in.tensors.bias;
     assign(in.own(in.tensors.bias),
+           [&](auto a, auto b, auto c, auto d) { return read(from, a, b, c, (d + 1) % 65); });
+  });
+  inputs("boolean mask missing", kVisible, [](Inputs& in) { in.tensors.visible = {}; });
+  inputs("boolean mask of head 0 for all", kVisible, [](Inputs& in) {
+    const Tensor from = in.tensors.visible;
+    assign(in.own(in.tensors.visible), [&](auto a, auto, auto c, auto d) { return read(from, a, 0, c, d); });
+  });
+  inputs("boolean mask one column off", kVisible, [](Inputs& in) {
+    const Tensor from = in.tensors.visible;
+    assign(in.own(in.tensors.visible),
            [&](auto a, auto b, auto c, auto d) { return read(from, a, b, c, (d + 1) % 65); });
   });
   inputs("grad_lse ignored", kGradLse, [](Inputs& in) { in.tensors.grad_lse = {}; });

@@ -59,7 +59,8 @@ Smallest smallest(DType dtype) {
     case DType::fp64: return {0x1p-1022, 0x1p-1074};
     case DType::fp32: return {0x1p-126, 0x1p-149};
     case DType::fp16: return {0x1p-14, 0x1p-24};
-    case DType::bf16: break;
+    case DType::bf16:
+    case DType::boolean: break;
   }
   return {0x1p-126, 0x1p-133};
 }

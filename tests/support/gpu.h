@@ -51,12 +51,13 @@ inline bool serves(const std::string& kernel, const Case& problem, Direction dir
   try {
     if (direction == Direction::forward) {
       using T = ForwardTensors;
-      (void)plan(attention, on_gpu(problem.forward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse));
+      (void)plan(attention,
+                 on_gpu(problem.forward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse, &T::visible));
     } else {
       using T = BackwardTensors;
       (void)plan(attention,
                  on_gpu(problem.backward, &T::q, &T::k, &T::v, &T::bias, &T::out, &T::lse, &T::grad_out,
-                        &T::grad_lse, &T::grad_q, &T::grad_k, &T::grad_v, &T::grad_bias));
+                        &T::grad_lse, &T::grad_q, &T::grad_k, &T::grad_v, &T::grad_bias, &T::visible));
     }
     return true;
   } catch (const Error& error) {

@@ -10,6 +10,7 @@ namespace {
 using reference::BiasKind;
 using reference::BlockKind;
 using reference::CaseSpec;
+using reference::VisibleKind;
 
 class Dice {
  public:
@@ -111,6 +112,14 @@ void choose_scores(Dice& dice, CaseSpec& s) {
   }
 }
 
+// Of a seed of its own, so that all other problems stay what they are.
+void choose_visible(std::uint64_t seed, CaseSpec& s) {
+  Dice dice(seed ^ 0x9FB21C651E98DF25);
+  if (!dice.percent(25)) return;
+  s.visible = dice.one_of({VisibleKind::full, VisibleKind::per_head, VisibleKind::per_batch, VisibleKind::row,
+                           VisibleKind::padding});
+}
+
 }  // namespace
 
 CaseSpec random_spec(std::uint64_t seed) {
@@ -127,6 +136,7 @@ CaseSpec random_spec(std::uint64_t seed) {
   make_long(seed, s);
   choose_mask(dice, s);
   choose_scores(dice, s);
+  choose_visible(seed, s);
   return s;
 }
 

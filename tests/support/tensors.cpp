@@ -117,7 +117,8 @@ RelaidCase::RelaidCase(const reference::Case& source, const MemoryLayout& layout
              .v = input("v", source.forward.v),
              .bias = input("bias", source.forward.bias, true),
              .out = output("out", source.forward.out),
-             .lse = output("lse", source.forward.lse)};
+             .lse = output("lse", source.forward.lse),
+             .visible = input("visible", source.forward.visible, true)};
   backward = {.q = forward.q,
               .k = forward.k,
               .v = forward.v,
@@ -129,7 +130,8 @@ RelaidCase::RelaidCase(const reference::Case& source, const MemoryLayout& layout
               .grad_q = output("grad_q", source.backward.grad_q),
               .grad_k = output("grad_k", source.backward.grad_k),
               .grad_v = output("grad_v", source.backward.grad_v),
-              .grad_bias = output("grad_bias", source.backward.grad_bias, true)};
+              .grad_bias = output("grad_bias", source.backward.grad_bias, true),
+              .visible = forward.visible};
 }
 
 Tensor RelaidCase::keep(const char* name, OwnedTensor tensor) {

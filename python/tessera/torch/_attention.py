@@ -34,6 +34,7 @@ def attention(
     v: Tensor,
     *,
     bias: Tensor | None = None,
+    visible: Tensor | None = None,
     alibi: Tensor | Sequence[float] | bool | None = None,
     generator: torch.Generator | None = None,
     seed: int | None = None,
@@ -57,6 +58,8 @@ def attention(
         v: (batch, keys, kv_heads, head_dim of the result).
         bias: added to the scores, of rank 1 to 4, broadcast to (batch, heads, queries, keys) except along the keys;
             the type of q, or float32 for the half types.
+        visible: which keys each query may attend to, of type bool, broadcast as a bias. Blocks of keys that it hides
+            from neighbouring queries cost no time. CPU only; on a GPU pass a bias of -inf.
         alibi: float32 slopes (heads) or (batch, heads), or True for the slopes of the paper; adds -slope * distance.
         generator: with dropout, the generator of the random bits; None is torch's generator of the device. So
             torch.manual_seed, activation checkpointing and CUDA graphs treat this dropout as they treat torch's own.
@@ -106,6 +109,10 @@ def attention(
         call["max_q"], call["max_k"] = two_integers("max_lengths", max_lengths, "(of queries, of keys)")
     if dropout_state is not None:
         call["dropout_state"] = dropout_state
+    if visible is not None:
+        if not isinstance(visible, Tensor):
+            raise TypeError(f"visible is of type {type(visible).__name__}; it must be a torch.Tensor")
+        call["visible"] = visible if visible.dim() == 0 else _calls.with_rows(visible)
     return attend(q, k, v, bias, options, call, block_mask, return_lse)
 
 

@@ -8,6 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from tessera._core import HEADS_FIRST
 from tessera.torch._attention import attend, new_dropout_state
+from tessera.torch._calls import with_rows
 
 Tensor = torch.Tensor
 
@@ -32,7 +33,8 @@ def scaled_dot_product_attention(
     0, as in PyTorch. ``__torch_function__`` of tensor subclasses comes first.
 
     A row without visible keys gives 0 and gradients of 0, as in PyTorch since 2.5 (older versions gave NaN). A bool mask
-    becomes a bias of 0 and -inf in the smallest form that broadcasts to it: a padding mask stays (batch, 1, 1, S).
+    keeps the smallest form that broadcasts to it: a padding mask stays (batch, 1, 1, S). On the CPU blocks of keys that it
+    hides cost no time; on a GPU it becomes a bias of 0 and -inf.
 
     >>> import torch, tessera.torch
     >>> x = torch.randn(2, 8, 128, 64)
@@ -54,11 +56,13 @@ def scaled_dot_product_attention(
                              and (q[1] == k[1] or enable_gqa))):
         rank = max(len(q), len(k), len(v))
         query, key, value, batch = _four_dimensional(query, key, value, enable_gqa)
-    bias = None if attn_mask is None else bias_of(attn_mask, query, key, q[:1] if batch is None else batch)
+    bias = visible = None
+    if attn_mask is not None:
+        bias, visible = masks_of(attn_mask, query, key, q[:1] if batch is None else batch)
     state = new_dropout_state(query.device) if dropout_p > 0.0 else None
     options = {"causal": is_causal, "align": align, "scale": scale, "dropout": dropout_p,
                "deterministic": torch.are_deterministic_algorithms_enabled()}
-    out = attend(query, key, value, bias, options, {"layout": HEADS_FIRST, "dropout_state": state})
+    out = attend(query, key, value, bias, options, {"layout": HEADS_FIRST, "dropout_state": state, "visible": visible})
     if batch is None:
         return out
     return out.reshape(*batch, *out.shape[1:]) if rank > 2 else out.reshape(out.shape[2:])
@@ -102,8 +106,9 @@ def _four_dimensional(query: Tensor, key: Tensor, value: Tensor, enable_gqa: boo
     return flat(query, heads), flat(key, key_heads), flat(value, value_heads), batch
 
 
-def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """The mask as the library's bias, (batch or 1, heads or 1, L or 1, S); `batch` is what mask may broadcast to."""
+def masks_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """The mask as the library's bias or its boolean mask, (batch or 1, heads or 1, L or 1, S); the other one is None.
+    `batch` is what mask may broadcast to."""
     full = (*batch, query.shape[1], query.shape[2], key.shape[2])
     if mask.dim() > len(full):
         raise RuntimeError(f"attn_mask.shape is {tuple(mask.shape)}; it must broadcast to {full}")
@@ -120,13 +125,15 @@ def bias_of(mask: Tensor, query: Tensor, key: Tensor, batch: tuple[int, ...]) ->
     if mask.shape[-1] != full[-1]:
         mask = mask.expand(-1, -1, -1, full[-1])
 
+    if mask.dtype == torch.bool and query.is_cpu:
+        return None, with_rows(mask)
     dtype = query.dtype
     if dtype != torch.float64 and torch.is_autocast_enabled(mask.device.type):
         dtype = torch.get_autocast_dtype(mask.device.type)  # the type that `attention` converts the query to
         mask = mask if mask.dtype in (torch.bool, torch.float32) else mask.to(dtype)
     if mask.dtype == torch.bool:
-        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf")), None
     if mask.dtype not in (dtype, torch.float32):
         raise RuntimeError(f"attn_mask.dtype is {mask.dtype}; it must be torch.bool, torch.float32 or that of query, "
                            f"{query.dtype}")
-    return mask.to(dtype) if dtype == torch.float64 else mask
+    return (mask.to(dtype) if dtype == torch.float64 else mask), None

@@ -109,7 +109,8 @@ def test_outputs_and_gradients(make, padding, calls):
         check(name, results[1][1][name], as_numpy(want), DTYPE, 2000, floor=1e-4)
     assert len(calls) == 2
     for words in calls:  # never a dense mask
-        assert words["bias"] is None if padding == "none" else words["bias"].shape == (3, 1, 1, 33)
+        given = words["bias"] if words["visible"] is None else words["visible"]
+        assert given is None if padding == "none" else given.shape == (3, 1, 1, 33)
         assert words["causal"] == (make is not bert)
     if make in (mistral, gemma2):
         assert (7, 0) in [words["window"] for words in calls]

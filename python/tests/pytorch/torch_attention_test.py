@@ -460,9 +460,29 @@ def test_seeds_that_do_not_fit(name, seed):
         attention(x, x, x, dropout=0.5, **words)
 
 
+@cpu_only
+@pytest.mark.parametrize("shape", [(2, 4, 30, 70), (4, 1, 70), (2, 1, 1, 70), (30, 70), (30, 1)], ids=str)
+def test_boolean_masks(shape):
+    q, k, v = randn(2, 30, 4, 8, grad=True), randn(2, 70, 2, 8, grad=True), randn(2, 70, 2, 5, grad=True)
+    visible = torch.rand(shape) > 0.4
+    visible = visible.expand(*shape[:-1], 70)
+    seen = visible.expand(2, 4, 30, 70).numpy()
+    check_problem(oracle.Problem(visible=seen, right=3, softcap=2.0),
+                  lambda q, k, v, _: attention(q, k, v, visible=visible, window=(-1, 3), softcap=2.0, return_lse=True), q, k, v)
+
+
+@cuda_only
+def test_boolean_masks_name_the_way_out():
+    x = randn(1, 9, 2, 8)
+    with pytest.raises(NotImplementedError, match="boolean mask .visible.; pass a bias of -infinity"):
+        attention(x, x, x, visible=torch.ones(9, dtype=torch.bool, device=DEVICE))
+
+
 @pytest.mark.parametrize("words, error, text", [
     ({"scale": "a"}, ValueError, "scale is 'a'; it must be a number or None"),
     ({"bias": 1.0}, TypeError, "bias is of type float; it must be a torch.Tensor"),
+    ({"visible": [True]}, TypeError, "visible is of type list; it must be a torch.Tensor"),
+    ({"visible": torch.ones(9)}, ValueError, "visible.dtype is float32; it must be bool"),
     ({"dropout": "a"}, ValueError, "dropout is 'a'; it must be a number"),
     ({"softcap": None}, ValueError, "softcap is None; it must be a number"),
     ({"window": [3]}, ValueError, r"window is \[3\]; it must be two integers"),

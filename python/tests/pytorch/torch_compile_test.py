@@ -12,7 +12,7 @@ def operator_inputs(dtype, grad, **words):
     named = {
         "q": randn(2, 9, 4, 8, dtype=dtype, grad=grad), "k": randn(2, 7, 2, 8, dtype=dtype, grad=grad),
         "v": randn(2, 7, 2, 6, dtype=dtype, grad=grad), "bias": None, "alibi": None, "lengths_q": None,
-        "lengths_k": None, "dropout_state": None, "max_q": 0, "max_k": 0, "layout": 0, "causal": False,
+        "lengths_k": None, "dropout_state": None, "visible": None, "max_q": 0, "max_k": 0, "layout": 0, "causal": False,
         "window": None, "align": "bottom_right", "diagonal": None, "scale": None, "softcap": 0.0, "dropout": 0.0,
         "origin": [0, 0, 0, 0], "algorithm": "automatic", "deterministic": False, "block_mask": None}
     assert set(words) <= set(named)
@@ -23,6 +23,7 @@ CASES = {
     "plain": lambda: {},
     "featured": lambda: {"bias": randn(4, 1, 7, dtype=torch.float32, grad=True), "causal": True, "window": [3, -1],
                          "softcap": 3.0, "alibi": torch.rand(4, device=DEVICE), "scale": 0.3},
+    **({} if DEVICE == "cuda" else {"visible": lambda: {"visible": torch.rand(2, 1, 9, 7) > 0.3}}),
     "dropout": lambda: {"dropout": 0.2, "dropout_state": new_dropout_state(DEVICE)},
     "transposed": lambda: {"q": randn(2, 4, 9, 8, dtype=torch.float32).transpose(1, 2).requires_grad_()},
     "copied": lambda: {"q": randn(2, 9, 8, 4, dtype=torch.float32).transpose(2, 3).requires_grad_()},
@@ -92,6 +93,15 @@ def test_compile_with_one_channel(transpose):
     shape[transpose[0]], shape[transpose[1]] = shape[transpose[1]], shape[transpose[0]]
     q, k, v = (randn(*shape, dtype=torch.float32, grad=True) for _ in range(3))
     both_ways(lambda q, k, v: attention(*(x.transpose(*transpose) for x in (q, k, v))).sin().sum(), q, k, v)
+
+
+@cpu_only
+def test_compile_with_a_boolean_mask():
+    q, k, v = (randn(2, 33, 6, 16, dtype=torch.float32, grad=True) for _ in range(3))
+    visible = torch.arange(33) < torch.tensor([33, 20])[:, None, None, None]
+    both_ways(lambda q, k, v, visible: attention(q, k, v, visible=visible).sin().sum(), q, k, v, visible)
+    sdpa = tessera.torch.scaled_dot_product_attention
+    both_ways(lambda q, k, v, visible: sdpa(q.mT, k.mT, v.mT, visible[..., :16]).sin().sum(), q, k, v, visible)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -87,13 +87,19 @@ def test_expanded_masks_stay_small(monkeypatch):
 
     shapes = []
     inner = _sdpa.attend
-    monkeypatch.setattr(_sdpa, "attend", lambda q, k, v, bias, *rest, **words: shapes.append(bias.shape)
-                        or inner(q, k, v, bias, *rest, **words))
+
+    def spy(q, k, v, bias, options, call, *rest):
+        shapes.append((call["visible"] if bias is None else bias).shape)
+        return inner(q, k, v, bias, options, call, *rest)
+
+    monkeypatch.setattr(_sdpa, "attend", spy)
     x = randn(3, 4, 9, 8)
     padding = torch.rand(3, 1, 1, 9, device=DEVICE) > 0.3
     want = scaled_dot_product_attention(x, x, x, padding)
     assert torch.equal(scaled_dot_product_attention(x, x, x, padding.expand(3, 4, 9, 9)), want)
     assert shapes == [(3, 1, 1, 9)] * 2
+    thin = torch.rand(3, 1, 9, 1, device=DEVICE) > 0.3  # expanded along the keys: copied
+    compare(*(randn(3, 4, 9, 8, grad=True) for _ in range(3)), thin)
 
 
 def test_dropout():

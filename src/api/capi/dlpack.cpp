@@ -34,21 +34,28 @@ Ranks ranks_of(TensorRole role) {
     case TensorRole::lse:
       return {2, 4, "4 (batch, heads, sequence, 1), 3 (batch, heads, sequence) or 2 (heads, sequence)"};
     case TensorRole::bias:
+    case TensorRole::visible:
       return {1, 4, "1 to 4 (batch, heads, query sequence, key sequence; the leading ones may be missing)"};
   }
-  refuse("role is ", static_cast<int>(role), "; it must be tokens (0), lse (1) or bias (2)");
+  refuse("role is ", static_cast<int>(role), "; it must be tokens (0), lse (1), bias (2) or visible (3)");
 }
 
-DType dtype_of(const DLDataType& type) {
-  if (type.lanes == 1) {
+DType dtype_of(const DLDataType& type, TensorRole role) {
+  const bool boolean = role == TensorRole::visible;
+  if (type.lanes == 1 && boolean) {
+    // kDLBool is missing in older headers.
+    if ((type.code == 6 || type.code == kDLUInt) && type.bits == 8) return DType::boolean;
+  } else if (type.lanes == 1) {
     if (type.code == kDLFloat && type.bits == 64) return DType::fp64;
     if (type.code == kDLFloat && type.bits == 32) return DType::fp32;
     if (type.code == kDLFloat && type.bits == 16) return DType::fp16;
     if (type.code == kDLBfloat && type.bits == 16) return DType::bf16;
   }
   refuse("dl_tensor.dtype is {code ", std::to_string(type.code), ", bits ", std::to_string(type.bits),
-         ", lanes ", type.lanes,
-         "}; it must be float (code 2) of 64, 32 or 16 bits or bfloat (code 4) of 16 bits, with 1 lane");
+         ", lanes ", type.lanes, "}; it must be ",
+         boolean ? "bool (code 6) or uint (code 1) of 8 bits"
+                 : "float (code 2) of 64, 32 or 16 bits or bfloat (code 4) of 16 bits",
+         ", with 1 lane");
 }
 
 Device device_of(const DLDevice& device) {
@@ -135,7 +142,7 @@ Tensor import(const void* dl_tensor, TensorRole role) {
   if (given.shape == nullptr) refuse("dl_tensor.shape is null; it must point to ndim sizes");
 
   Tensor tensor;
-  tensor.dtype = dtype_of(given.dtype);
+  tensor.dtype = dtype_of(given.dtype, role);
   tensor.device = device_of(given.device);
   const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
   check_shape(given, element_bytes);

@@ -12,6 +12,8 @@ namespace tessera::api {
 namespace {
 
 constexpr const char* kDTypes = "0 (TSR_FP64), 1 (TSR_FP32), 2 (TSR_FP16) or 3 (TSR_BF16)";
+constexpr const char* kTensorDTypes =
+    "0 (TSR_FP64), 1 (TSR_FP32), 2 (TSR_FP16), 3 (TSR_BF16) or 4 (TSR_BOOL)";
 constexpr const char* kDevices = "0 (TSR_CPU) or 1 (TSR_CUDA)";
 constexpr const char* kAligns = "0 (TSR_BOTTOM_RIGHT) or 1 (TSR_TOP_LEFT)";
 constexpr const char* kDirections = "0 (TSR_FORWARD) or 1 (TSR_BACKWARD)";
@@ -28,7 +30,8 @@ Enum enumerator(std::int32_t value, Enum last, const std::string& argument, cons
 }
 
 static_assert(TSR_FP64 == static_cast<int>(DType::fp64) && TSR_FP32 == static_cast<int>(DType::fp32) &&
-              TSR_FP16 == static_cast<int>(DType::fp16) && TSR_BF16 == static_cast<int>(DType::bf16));
+              TSR_FP16 == static_cast<int>(DType::fp16) && TSR_BF16 == static_cast<int>(DType::bf16) &&
+              TSR_BOOL == static_cast<int>(DType::boolean));
 static_assert(TSR_CPU == static_cast<int>(DeviceType::cpu) && TSR_CUDA == static_cast<int>(DeviceType::cuda));
 static_assert(TSR_BOTTOM_RIGHT == static_cast<int>(Align::bottom_right) &&
               TSR_TOP_LEFT == static_cast<int>(Align::top_left));
@@ -45,7 +48,7 @@ static_assert(TSR_AUTOMATIC == static_cast<int>(Algorithm::automatic) &&
 // an older program left unset.
 static_assert(offsetof(tsr_attention, reserved) + 4 == sizeof(tsr_attention));
 static_assert(offsetof(tsr_execution, reserved) + 4 == sizeof(tsr_execution));
-static_assert(offsetof(tsr_shapes, reserved) + 4 == sizeof(tsr_shapes));
+static_assert(offsetof(tsr_shapes, visible) + 4 == sizeof(tsr_shapes));
 static_assert(offsetof(tsr_plan, reserved) + 4 == sizeof(tsr_plan));
 static_assert(offsetof(tsr_kernel_info, reserved) + 4 == sizeof(tsr_kernel_info));
 
@@ -85,7 +88,7 @@ Tensor tensor_from(const tsr_tensor* given, const char* argument) {
     tensor.strides[i] = given->strides[i];
   }
   if (!tensor.given()) return {};
-  tensor.dtype = enumerator(given->dtype, DType::bf16, std::string(argument) + ".dtype", kDTypes);
+  tensor.dtype = enumerator(given->dtype, DType::boolean, std::string(argument) + ".dtype", kTensorDTypes);
   tensor.device = device_from(given->device, std::string(argument) + ".device");
   tensor.read_only = given->read_only != 0;
   return tensor;
@@ -99,7 +102,8 @@ ForwardTensors tensors_from(const tsr_forward_tensors* given) {
           .v = tensor_from(t.v, "v"),
           .bias = tensor_from(t.bias, "bias"),
           .out = tensor_from(t.out, "out"),
-          .lse = tensor_from(t.lse, "lse")};
+          .lse = tensor_from(t.lse, "lse"),
+          .visible = tensor_from(t.visible, "visible")};
 }
 
 BackwardTensors tensors_from(const tsr_backward_tensors* given) {
@@ -116,13 +120,13 @@ BackwardTensors tensors_from(const tsr_backward_tensors* given) {
           .grad_q = tensor_from(t.grad_q, "grad_q"),
           .grad_k = tensor_from(t.grad_k, "grad_k"),
           .grad_v = tensor_from(t.grad_v, "grad_v"),
-          .grad_bias = tensor_from(t.grad_bias, "grad_bias")};
+          .grad_bias = tensor_from(t.grad_bias, "grad_bias"),
+          .visible = tensor_from(t.visible, "visible")};
 }
 
 Shapes shapes_from(const tsr_shapes* given) {
   static constexpr tsr_shapes kInitial = TSR_SHAPES_INIT;
   const tsr_shapes s = read_versioned(given, kInitial, "shapes", "TSR_SHAPES_INIT");
-  require_reserved(s.reserved, "shapes.reserved");
   return {.batch = s.batch,
           .q_length = s.q_length,
           .k_length = s.k_length,
@@ -132,7 +136,8 @@ Shapes shapes_from(const tsr_shapes* given) {
           .v_dim = s.v_dim,
           .dtype = enumerator(s.dtype, DType::bf16, "shapes.dtype", kDTypes),
           .lse = s.lse != 0,
-          .bias = s.bias != 0};
+          .bias = s.bias != 0,
+          .visible = s.visible != 0};
 }
 
 Direction direction_from(tsr_direction given) {
@@ -140,8 +145,8 @@ Direction direction_from(tsr_direction given) {
 }
 
 TensorRole role_from(tsr_role given) {
-  return enumerator(given, TensorRole::bias, "role",
-                    "0 (TSR_ROLE_TOKENS), 1 (TSR_ROLE_LSE) or 2 (TSR_ROLE_BIAS)");
+  return enumerator(given, TensorRole::visible, "role",
+                    "0 (TSR_ROLE_TOKENS), 1 (TSR_ROLE_LSE), 2 (TSR_ROLE_BIAS) or 3 (TSR_ROLE_VISIBLE)");
 }
 
 TranslatedExecution::TranslatedExecution(const tsr_execution* given) {

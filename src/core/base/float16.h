@@ -103,7 +103,8 @@ constexpr decltype(auto) with_type(DType dtype, F&& f) {
     case DType::fp64: return f.template operator()<double>();
     case DType::fp32: return f.template operator()<float>();
     case DType::fp16: return f.template operator()<Half>();
-    case DType::bf16: break;
+    case DType::bf16:
+    case DType::boolean: break;  // no tensor that anything is computed with
   }
   return f.template operator()<BFloat16>();
 }

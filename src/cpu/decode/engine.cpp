@@ -89,7 +89,7 @@ class DecodeTask {
         qk_(p.qk_dim),
         v_(p.v_dim),
         visible_(core::visible_range(s_.band, 0, s_.q_length, s_.k_length)),
-        masked_(s_.band.bounded() || p.blocks),
+        masked_(s_.band.bounded() || p.blocks || p.has_visible),
         features_(p.softcap != 0 || p.has_bias || p.alibi_slopes != nullptr),
         whole_rows_(!p.blocks && heads_fill_rows(p.k, p.qk_dim) && heads_fill_rows(p.v, p.v_dim)),
         dot_(kHasBf16 && kCompiledBf16Dot && plan.bf16_dot) {}
@@ -153,17 +153,20 @@ class DecodeTask {
     if (!masked_) return true;
     const core::Interval keys = keys_of(step);
     if (visible_.kind(keys.begin, keys.end) == core::TileKind::skip) return false;
-    if (!p_.blocks) return true;
-    const std::int64_t masks = p_.blocks.heads == 1 ? 1 : p_.group();
-    for (std::int64_t g = 0; g < masks; ++g) {
-      for (std::int64_t i = 0; i < s_.q_length; i += p_.blocks.block_q - i % p_.blocks.block_q) {
-        const core::Interval queries{i, std::min(i + p_.blocks.block_q - i % p_.blocks.block_q, s_.q_length)};
+    if (!p_.blocks && !p_.has_visible) return true;
+    const std::int64_t rows = p_.blocks ? p_.blocks.block_q : s_.q_length;
+    for (std::int64_t g = 0; g < masks(); ++g) {
+      for (std::int64_t i = 0; i < s_.q_length; i += rows - i % rows) {
+        const core::Interval queries{i, std::min(i + rows - i % rows, s_.q_length)};
         const std::int64_t q_head = (first_head_ + step.head) * p_.group() + g;
         if (core::any_visible(core::visible_keys(p_, s_, q_head, queries), keys)) return true;
       }
     }
     return false;
   }
+
+  // Query heads of a group that may have masks of their own.
+  std::int64_t masks() const { return p_.blocks.heads == 1 && p_.visible_heads == 1 ? 1 : p_.group(); }
 
   void load_queries() {
     for (std::int64_t h = 0; h < heads_; ++h) {
@@ -213,6 +216,7 @@ class DecodeTask {
     Prefetch during_qk, during_pv;
     if (!skip_zeros) plan_prefetches(step, ahead, during_qk, during_pv);
     multiply_qk(step, keys, during_qk);
+    all_seen_ = !masked_ || sees_all(step, keys);
     for (std::int64_t r = computed_.begin; r < computed_.end; ++r) finish_row(step, keys, r, rows);
     multiply_pv(step, keys, rows, during_pv, skip_zeros);
   }
@@ -293,14 +297,20 @@ class DecodeTask {
                    core::kMinusInfinity<A>);
     }
     for (std::int64_t x = count; x % lanes<A>() != 0; ++x) s[x] = core::kMinusInfinity<A>;
-    if (masked_ && !sees_all(keys)) hide(step, keys, r, s);
+    if (!all_seen_) hide(step, keys, r, s);
     t_.alpha[r] = online_softmax(s, count, rows.maximum[r], rows.sum[r]);
     if (p_.dropout) dropout_row(HeadView(p_, s_.index, q_head(step.head, r)), i, keys, s);
   }
 
   // Whether every row sees all of the keys: a single query under a causal mask always does.
-  bool sees_all(const core::Interval& keys) const {
-    return !p_.blocks && visible_.kind(keys.begin, keys.end) == core::TileKind::full;
+  bool sees_all(const Step& step, const core::Interval& keys) const {
+    if (p_.blocks || visible_.kind(keys.begin, keys.end) != core::TileKind::full) return false;
+    bool all = true;
+    for (std::int64_t g = 0; g < masks() && all && p_.has_visible; ++g) {
+      const std::int64_t q_head = (first_head_ + step.head) * p_.group() + g;
+      all = core::all_visible(core::visible_groups(p_.visible_summary, s_, q_head, {0, s_.q_length}), keys);
+    }
+    return all;
   }
 
   // Scores become -inf where the row does not see the key.
@@ -313,9 +323,19 @@ class DecodeTask {
     core::for_each_tile(core::visible_keys(p_, s_, q_head(step.head, r), {i, i + 1}), keys, keys.length(),
                         [&](const core::TileRange& visible) {
                           hide_until(visible.begin);
+                          if (visible.mixed) hide_elements(q_head(step.head, r), i, keys.begin, visible, s);
                           at = visible.end;
                         });
     hide_until(keys.end);
+  }
+
+  // The same where the boolean mask hides some of `part`, element by element.
+  void hide_elements(std::int64_t q_head, std::int64_t i, std::int64_t first, const core::Interval& part,
+                     A* s) const {
+    const auto* visible = p_.visible.row<const std::uint8_t>(s_.index, q_head, i);
+    for (std::int64_t j = part.begin; j < part.end; ++j) {
+      if (visible[j] == 0) s[j - first] = core::kMinusInfinity<A>;
+    }
   }
 
   // o = alpha o + p v, a block of rows at a time.
@@ -349,6 +369,7 @@ class DecodeTask {
   Slots<A> qk_, v_;
   core::VisibleRange visible_;  // to any row
   bool masked_;
+  bool all_seen_ = true;  // every row sees all keys of the step
   bool features_;
   bool whole_rows_;  // prefetch them for all heads
   bool dot_;         // products of bf16 by vdpbf16ps

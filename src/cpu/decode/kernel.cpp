@@ -18,6 +18,7 @@
 #include "cpu/engine.h"
 #include "cpu/machine/arena.h"
 #include "cpu/machine/parallel_for.h"
+#include "cpu/visible_summary.h"
 
 namespace tessera::cpu {
 namespace {
@@ -30,6 +31,9 @@ struct Decision {
   std::int64_t tasks = 0;
   std::size_t worker_bytes = 0;  // of each worker, behind the partial results
 };
+
+// All queries of a head are one group of the boolean mask's summary.
+std::int64_t group_rows(const core::Problem& p) { return std::max<std::int64_t>(p.q_length, 1); }
 
 }  // namespace
 
@@ -52,7 +56,9 @@ core::Choice choose_decode(const core::Problem& p, int workers, Target target) {
   take_partials(partials, p, d.plan);
   return {.block_q = d.plan.rows,
           .block_k = d.plan.step_keys,
-          .workspace_bytes = core::workspace_bytes(partials.used(), d.worker_bytes, useful),
+          .workspace_bytes = core::workspace_bytes(
+              core::checked_sum(visible_summary_bytes(p, group_rows(p)), partials.used()), d.worker_bytes,
+              useful),
           .workers = useful,
           // All queries that share a key use it while it is cached, however small
           // the cache is: K and V count once.
@@ -89,11 +95,13 @@ std::string decode_details(const core::Problem&, const core::Choice& choice) {
 void run_decode(const core::Problem& p, const core::Choice& choice, const core::Resources& resources) {
   const auto d = choice.decision.as<Decision>();
   const DecodePlan& plan = d.plan;
-  Arena arena(resources.workspace);
+  const Summarised call = summarise_visible(p, group_rows(p), choice.workers, resources);
+  Arena arena(call.resources.workspace);
   const DecodePartials partials = take_partials(arena, p, plan);
-  std::byte* memory = resources.workspace + arena.used();
+  std::byte* memory = call.resources.workspace + arena.used();
   parallel_for(*resources.executor, choice.workers, d.tasks, [&](std::int64_t task, int worker) {
-    d.ops->run_task(p, plan, task, partials, memory + d.worker_bytes * static_cast<std::size_t>(worker));
+    d.ops->run_task(call.problem, plan, task, partials,
+                    memory + d.worker_bytes * static_cast<std::size_t>(worker));
     if (plan.split_tasks > 1) return;
     // The task has all splits of its heads: it merges them at once.
     const std::int64_t first = task % plan.head_tasks * plan.task_heads;

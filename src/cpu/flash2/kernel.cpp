@@ -12,6 +12,7 @@
 #include "cpu/machine/arena.h"
 #include "cpu/machine/cpu_info.h"
 #include "cpu/machine/parallel_for.h"
+#include "cpu/visible_summary.h"
 
 namespace tessera::cpu {
 namespace {
@@ -70,7 +71,8 @@ std::optional<core::Choice> choose_flash2_forward(const core::Problem& p, int wo
   d.worker_bytes = d.ops->worker_bytes(p, d.plan);
   return core::Choice{.block_q = d.plan.tile_rows,
                       .block_k = d.plan.block_k,
-                      .workspace_bytes = core::workspace_bytes(0, d.worker_bytes, d.workers),
+                      .workspace_bytes = core::workspace_bytes(visible_summary_bytes(p, d.plan.tile_rows),
+                                                               d.worker_bytes, d.workers),
                       .workers = d.workers,
                       .traffic_cache_bytes = static_cast<double>(caches().l2),
                       .decision = d};
@@ -94,15 +96,16 @@ void run_flash2_forward(const core::Problem& p, const core::Choice& choice,
 void run_flash2_forward(const core::Problem& p, const Flash2ForwardDecision& d,
                         const core::Resources& resources,
                         bool (*skips)(const core::Problem& p, std::int64_t sequence)) {
+  const Summarised call = summarise_visible(p, d.plan.tile_rows, d.workers, resources);
   auto memory = [&](int worker) {
-    return resources.workspace + d.worker_bytes * static_cast<std::size_t>(worker);
+    return call.resources.workspace + d.worker_bytes * static_cast<std::size_t>(worker);
   };
   for (int worker = 0; worker < d.workers; ++worker) std::memset(memory(worker), 0, sizeof(std::int64_t));
   const std::int64_t heads = p.batch * p.q_heads;
   parallel_for(*resources.executor, d.workers, d.tasks, [&](std::int64_t task, int worker) {
     const std::int64_t sequence = task_of(d.plan, heads, task).head / p.q_heads;
     if (skips(p, sequence)) return;
-    d.ops->run_task(p, d.plan, task, memory(worker));
+    d.ops->run_task(call.problem, d.plan, task, memory(worker));
   });
 }
 
@@ -122,12 +125,14 @@ std::optional<core::Choice> choose_flash2_backward(const core::Problem& p, int w
   SplitSlots slots = d.slots;
   take(shared, d.slot_heads, slots);
   const std::size_t gradients = core::workspace_bytes(shared.used(), d.worker_bytes, useful);
-  return core::Choice{.block_q = d.plan.tile_rows,
-                      .block_k = d.plan.block_k,
-                      .workspace_bytes = std::max(gradients, bias_gradient_bytes(p, d.target, useful)),
-                      .workers = useful,
-                      .traffic_cache_bytes = static_cast<double>(caches().l2),
-                      .decision = d};
+  const std::size_t behind_summary = std::max(gradients, bias_gradient_bytes(p, d.target, useful));
+  return core::Choice{
+      .block_q = d.plan.tile_rows,
+      .block_k = d.plan.block_k,
+      .workspace_bytes = core::checked_sum(visible_summary_bytes(p, d.plan.tile_rows), behind_summary),
+      .workers = useful,
+      .traffic_cache_bytes = static_cast<double>(caches().l2),
+      .decision = d};
 }
 
 std::string flash2_backward_details(const core::Problem&, const core::Choice& choice) {
@@ -136,9 +141,10 @@ std::string flash2_backward_details(const core::Problem&, const core::Choice& ch
                       d.plan.copy_k || d.plan.copy_v ? ", K and V copied per task" : "");
 }
 
-void run_flash2_backward(const core::Problem& p, const core::Choice& choice,
-                         const core::Resources& resources) {
-  const auto d = choice.decision.as<BackwardDecision>();
+namespace {
+
+void run_summarised_backward(const core::Problem& p, const BackwardDecision& d, const core::Choice& choice,
+                             const core::Resources& resources) {
   Arena shared(resources.workspace);
   SplitSlots slots = d.slots;
   take(shared, d.slot_heads, slots);
@@ -165,6 +171,15 @@ void run_flash2_backward(const core::Problem& p, const core::Choice& choice,
                  });
   }
   if (p.has_grad_bias) bias_gradient(p, d.target, choice.workers, resources);
+}
+
+}  // namespace
+
+void run_flash2_backward(const core::Problem& p, const core::Choice& choice,
+                         const core::Resources& resources) {
+  const auto d = choice.decision.as<BackwardDecision>();
+  const Summarised call = summarise_visible(p, d.plan.tile_rows, choice.workers, resources);
+  run_summarised_backward(call.problem, d, choice, call.resources);
 }
 
 }  // namespace tessera::cpu

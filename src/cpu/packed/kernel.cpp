@@ -32,7 +32,7 @@ bool is_short(const core::Problem& p, std::int64_t sequence) {
   return prefers_decode(p.dtype, s.q_length, s.k_length);
 }
 
-// The view from another head on or, for a bias, another sequence.
+// The view from another head on or, for a bias and a boolean mask, another sequence.
 core::View from(core::View view, DType dtype, std::int64_t sequence, std::int64_t head) {
   if (!view) return view;
   const std::int64_t elements = sequence * view.batch_stride + head * view.head_stride;
@@ -47,6 +47,9 @@ core::Problem largest_part(const core::Problem& p) {
   part.q_length = std::min(p.q_length, kMostDecodeQueries);
   part.q_heads = p.kv_heads == 0 ? 0 : p.group();
   part.kv_heads = std::min<std::int64_t>(p.kv_heads, 1);
+  part.visible_batch = 1;
+  part.visible_heads = p.visible_heads == 1 ? 1 : part.q_heads;
+  part.visible_rows = p.visible_rows == 1 ? 1 : part.q_length;
   return part;
 }
 
@@ -57,6 +60,7 @@ core::Problem part_of(const core::Problem& p, std::int64_t sequence, std::int64_
   const core::Sequence s = core::sequence(p, sequence);
   part.q_length = s.q_length;
   part.k_length = s.k_length;
+  part.visible_rows = p.visible_rows == 1 ? 1 : s.q_length;
   part.cumulative_q += sequence;
   part.cumulative_k += sequence;
   part.q = from(p.q, p.dtype, 0, head);
@@ -65,6 +69,7 @@ core::Problem part_of(const core::Problem& p, std::int64_t sequence, std::int64_
   part.out = from(p.out, p.dtype, 0, head);
   part.lse = from(p.lse, accumulator_of(p.dtype), 0, head);
   part.bias = from(p.bias, p.bias_dtype, sequence, head);
+  part.visible = from(p.visible, DType::boolean, sequence, head);
   if (p.alibi_slopes != nullptr) part.alibi_slopes += sequence * p.alibi_batch_stride + head;
   if (p.blocks && p.blocks.heads > 1) {
     part.blocks.row_offsets += head * p.blocks.q_blocks;

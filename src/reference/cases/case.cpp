@@ -69,6 +69,18 @@ Extents bias_shape(const CaseSpec& s) {
   return {};
 }
 
+Extents visible_shape(const CaseSpec& s) {
+  switch (s.visible) {
+    case VisibleKind::full: return {s.batch, s.q_heads, s.q_length, s.k_length};
+    case VisibleKind::per_head: return {1, s.q_heads, s.q_length, s.k_length};
+    case VisibleKind::per_batch: return {s.batch, 1, s.q_length, s.k_length};
+    case VisibleKind::row: return {1, 1, 1, s.k_length};
+    case VisibleKind::padding: return {s.batch, 1, 1, s.k_length};
+    case VisibleKind::none: break;
+  }
+  return {};
+}
+
 // Lengths that reach `longest`, are otherwise anything from 0 on, and include an empty sequence if
 // there are three or more. Returned as cumulative lengths from 0.
 std::vector<std::int32_t> cumulative_lengths(std::int64_t sequences, std::int64_t longest,
@@ -102,6 +114,11 @@ const char* name_of(BiasKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
+const char* name_of(VisibleKind kind) {
+  constexpr const char* kNames[] = {"none", "full", "per_head", "per_batch", "row", "padding"};
+  return kNames[static_cast<int>(kind)];
+}
+
 const char* name_of(BlockKind kind) {
   constexpr const char* kNames[] = {"none",     "local",     "strided", "fixed",
                                     "big_bird", "butterfly", "random",  "random_per_head"};
@@ -128,6 +145,7 @@ std::string describe(const CaseSpec& s) {
   if (s.bias != BiasKind::none) {
     text << " bias=" << name_of(s.bias) << (s.bias_in_accumulator_type ? " (accumulator type)" : "");
   }
+  if (s.visible != VisibleKind::none) text << " visible=" << name_of(s.visible);
   if (s.alibi) text << " alibi" << (s.alibi_per_batch ? " per batch" : "");
   if (s.softcap != 0) text << " softcap=" << s.softcap;
   if (s.dropout != 0) text << " dropout=" << s.dropout << (s.dropout_state ? " (by pointer)" : "");
@@ -206,6 +224,8 @@ void Case::make_tensors() {
     forward.bias = random_tensor(dtype, bias_shape(s), 1, 4);
     backward.grad_bias = allocate(dtype, bias_shape(s));
   }
+  if (s.visible != VisibleKind::none) forward.visible = visible_tensor();
+  backward.visible = forward.visible;
   backward.q = forward.q;
   backward.k = forward.k;
   backward.v = forward.v;
@@ -232,6 +252,26 @@ Tensor Case::random_tensor(DType dtype, const Extents& shape, double deviation, 
   const std::int64_t elements = count(shape);
   for (std::int64_t e = 0; e < elements; ++e) write(result, 0, 0, 0, e, deviation * normal());
   return result;
+}
+
+Tensor Case::visible_tensor() {
+  const Tensor mask = allocate(DType::boolean, visible_shape(spec_));
+  auto* element = static_cast<std::uint8_t*>(mask.data);
+  std::mt19937_64 engine(spec_.seed * 1000003 + 7);
+  const Extents& shape = mask.shape;
+  for (std::int64_t line = 0; line < shape[0] * shape[1] * shape[2]; ++line) {
+    const std::int64_t i = line % shape[2], head = line / shape[2], keys = shape[3];
+    const auto length = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(keys + 1));
+    for (std::int64_t j = 0; j < keys; ++j) {
+      // Patches of 50 x 70: hidden, visible, and two that are random.
+      const std::int64_t patch = (head * 5 + i / 50 * 3 + j / 70 + static_cast<std::int64_t>(spec_.seed)) % 4;
+      bool seen = patch == 1 || (patch > 1 && engine() % 8 < 5);
+      if (shape[2] > 1 && i % 16 == 11) seen = false;
+      if (spec_.visible == VisibleKind::padding) seen = line % 2 == 0 ? j < length : j >= length;
+      *element++ = seen ? static_cast<std::uint8_t>(1 + engine() % 255) : 0;
+    }
+  }
+  return mask;
 }
 
 void Case::poison() {

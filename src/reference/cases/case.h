@@ -16,6 +16,11 @@ namespace tessera::reference {
 // row (1, 1, 1, Nk).
 enum class BiasKind { none, full, per_head, per_batch, row };
 
+// The shape of the boolean mask, as for a bias. Its elements are a patchwork of hidden, visible and
+// random patches, some with rows that see nothing, and have values other than 0 and 1. padding: (B,
+// 1, 1, Nk), which hides the last or the first keys of each batch entry.
+enum class VisibleKind { none, full, per_head, per_batch, row, padding };
+
 enum class BlockKind { none, local, strided, fixed, big_bird, butterfly, random, random_per_head };
 
 // Everything that describes a random problem; meant for designated initialisers.
@@ -43,6 +48,7 @@ struct CaseSpec {
   bool bias_in_accumulator_type = false;  // else in the type of q
   bool alibi_per_batch = false;           // other slopes for each batch entry
   bool dropout_state = false;             // seed and offset by pointer
+  VisibleKind visible = VisibleKind::none;
 };
 
 // One line with every field that differs from its default: enough to reproduce the case.
@@ -68,6 +74,7 @@ class Case {
   void make_lengths();
   void make_tensors();
   Tensor allocate(DType dtype, const Extents& shape);
+  Tensor visible_tensor();
   Tensor random_tensor(DType dtype, const Extents& shape, double deviation, std::uint64_t stream);
 
   CaseSpec spec_;

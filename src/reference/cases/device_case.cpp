@@ -81,7 +81,8 @@ DeviceCase::DeviceCase(const Attention& description, const ForwardTensors& f, co
              .v = copy("v", false, f.v),
              .bias = copy("bias", false, f.bias),
              .out = copy("out", true, f.out),
-             .lse = copy("lse", true, f.lse)};
+             .lse = copy("lse", true, f.lse),
+             .visible = copy("visible", false, f.visible)};
   backward = {.q = copy("q", false, b.q),
               .k = copy("k", false, b.k),
               .v = copy("v", false, b.v),
@@ -93,7 +94,8 @@ DeviceCase::DeviceCase(const Attention& description, const ForwardTensors& f, co
               .grad_q = copy("grad_q", true, b.grad_q),
               .grad_k = copy("grad_k", true, b.grad_k),
               .grad_v = copy("grad_v", true, b.grad_v),
-              .grad_bias = copy("grad_bias", true, b.grad_bias)};
+              .grad_bias = copy("grad_bias", true, b.grad_bias),
+              .visible = copy("visible", false, b.visible)};
 
   Lengths& lengths = attention.mask.lengths;
   const bool packed = lengths.q != nullptr && lengths.k != nullptr;

@@ -206,6 +206,63 @@ void add_scores(Specs& specs) {
                    .grad_lse = true});
 }
 
+void add_visible(Specs& specs) {
+  auto visible = [&](std::string name, VisibleKind kind, std::int64_t q, std::int64_t k) {
+    specs.push_back({.name = std::move(name),
+                     .feature = "boolean mask",
+                     .batch = 2,
+                     .q_length = q,
+                     .k_length = k,
+                     .q_heads = 2,
+                     .kv_heads = 2,
+                     .visible = kind});
+  };
+  visible("full", VisibleKind::full, 147, 211);
+  visible("per head", VisibleKind::per_head, 70, 300);
+  visible("per batch", VisibleKind::per_batch, 300, 70);
+  visible("row", VisibleKind::row, 47, 171);
+  visible("padding", VisibleKind::padding, 65, 171);
+  visible("one query", VisibleKind::full, 1, 311);
+  visible("a few queries", VisibleKind::per_head, 7, 290);
+  specs.push_back({.name = "padding, causal, GQA",
+                   .feature = "boolean mask",
+                   .q_length = 145,
+                   .k_length = 145,
+                   .q_heads = 6,
+                   .kv_heads = 3,
+                   .right = 0,
+                   .seed = 3,
+                   .visible = VisibleKind::padding});
+  specs.push_back({.name = "per head, window, bias, softcap, dropout, block-sparse",
+                   .feature = "boolean mask",
+                   .q_length = 130,
+                   .k_length = 150,
+                   .kv_heads = 2,
+                   .left = 90,
+                   .right = 30,
+                   .blocks = BlockKind::random_per_head,
+                   .block_q = 40,
+                   .block_k = 24,
+                   .bias = BiasKind::per_head,
+                   .alibi = true,
+                   .softcap = 6,
+                   .dropout = 0.2,
+                   .grad_lse = true,
+                   .seed = 5,
+                   .visible = VisibleKind::per_head});
+  specs.push_back({.name = "full, packed, causal",
+                   .feature = "boolean mask",
+                   .batch = 5,
+                   .q_length = 140,
+                   .k_length = 90,
+                   .q_heads = 4,
+                   .kv_heads = 2,
+                   .right = 0,
+                   .packed = true,
+                   .seed = 6,
+                   .visible = VisibleKind::full});
+}
+
 void add_dropout_and_origin(Specs& specs) {
   specs.push_back({.name = "p = 0.1", .feature = "dropout", .dropout = 0.1});
   specs.push_back({.name = "p = 0.5, causal, GQA",
@@ -289,6 +346,7 @@ std::vector<CaseSpec> feature_matrix(DType dtype) {
   add_block_masks(specs);
   add_heads_and_packing(specs);
   add_scores(specs);
+  add_visible(specs);
   add_dropout_and_origin(specs);
   for (CaseSpec& spec : specs) spec.dtype = dtype;
   return specs;

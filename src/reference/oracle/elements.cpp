@@ -28,6 +28,7 @@ float to_odd_float(double value) {
 
 double read(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
   const std::int64_t at = offset(t, a, b, c, d);
+  if (t.dtype == DType::boolean) return static_cast<const std::uint8_t*>(t.data)[at] != 0 ? 1 : 0;
   return core::with_type(t.dtype, [&]<typename T>() -> double {
     return core::Element<T>::load(static_cast<const T*>(t.data)[at]);
   });
@@ -42,6 +43,7 @@ void write(const Tensor& t, std::int64_t a, std::int64_t b, std::int64_t c, std:
     case DType::bf16:
       static_cast<core::BFloat16*>(t.data)[at] = core::to_bfloat16(to_odd_float(value));
       break;
+    case DType::boolean: static_cast<std::uint8_t*>(t.data)[at] = value != 0 ? 1 : 0; break;
   }
 }
 
@@ -75,6 +77,7 @@ double round_to(DType dtype, double value) {
     case DType::fp32: return static_cast<float>(value);
     case DType::fp16: return core::to_float(core::to_half(to_odd_float(value)));
     case DType::bf16: return core::to_float(core::to_bfloat16(to_odd_float(value)));
+    case DType::boolean: return value != 0 ? 1 : 0;
   }
   return value;
 }
@@ -85,6 +88,7 @@ double epsilon(DType dtype) {
     case DType::fp32: return std::numeric_limits<float>::epsilon();
     case DType::fp16: return 0x1p-10;
     case DType::bf16: return 0x1p-7;
+    case DType::boolean: break;
   }
   return std::numeric_limits<double>::epsilon();
 }

@@ -9,8 +9,8 @@
 
 namespace tessera::reference {
 
-// One element as a double. As in the contract, the stride of the last dimension is 1 whatever the
-// tensor says.
+// One element as a double; 0 or 1 of a boolean one. As in the contract, the stride of the last
+// dimension is 1 whatever the tensor says.
 double read(const Tensor& tensor, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d);
 
 // Stores one element, rounded to the tensor's type.

@@ -64,7 +64,7 @@ void backward_row(const Inputs& in, const BackwardTensors& t, const SequenceSpan
 }  // namespace
 
 Forward oracle_forward(const Attention& attention, const ForwardTensors& t) {
-  const Inputs in{attention, t.q, t.k, t.v, t.bias};
+  const Inputs in{attention, t.q, t.k, t.v, t.bias, t.visible};
   const Extents out_shape{t.q.shape[0], t.q.shape[1], t.q.shape[2], t.v.shape[3]};
   const Extents lse_shape{t.q.shape[0], t.q.shape[2], t.q.shape[1], 1};
   Forward result{zeros(out_shape), zeros(lse_shape)};
@@ -82,7 +82,7 @@ Forward oracle_forward(const Attention& attention, const ForwardTensors& t) {
 }
 
 Gradients oracle_backward(const Attention& attention, const BackwardTensors& t) {
-  const Inputs in{attention, t.q, t.k, t.v, t.bias};
+  const Inputs in{attention, t.q, t.k, t.v, t.bias, t.visible};
   Gradients grad{zeros(t.q.shape), zeros(t.k.shape), zeros(t.v.shape), zeros(t.bias.shape)};
   for (const SequenceSpan& s : sequences(attention, t.q, t.k)) {
     for (std::int64_t head = 0; head < t.q.shape[2]; ++head) {
@@ -93,7 +93,7 @@ Gradients oracle_backward(const Attention& attention, const BackwardTensors& t) 
 }
 
 Forward forward_rows(const Attention& attention, const ForwardTensors& t, std::span<const RowIndex> rows) {
-  const Inputs in{attention, t.q, t.k, t.v, t.bias};
+  const Inputs in{attention, t.q, t.k, t.v, t.bias, t.visible};
   const std::vector<SequenceSpan> all = sequences(attention, t.q, t.k);
   const auto width = static_cast<std::size_t>(t.v.shape[3]);
   Forward result{std::vector<double>(rows.size() * width), std::vector<double>(rows.size())};

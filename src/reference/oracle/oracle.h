@@ -28,11 +28,12 @@ struct RowIndex {
   std::int64_t row = 0;
 };
 
-// Output and LSE, from q, k, v and bias.
+// Output and LSE, from q, k, v, bias and visible.
 Forward oracle_forward(const Attention& attention, const ForwardTensors& tensors);
 
-// The gradients of the contract, from q, k, v, bias, grad_out and grad_lse. Recomputed from the
-// exact forward, not from the given `out` and `lse`: their rounding errors count as the engine's.
+// The gradients of the contract, from q, k, v, bias, visible, grad_out and grad_lse. Recomputed
+// from the exact forward, not from the given `out` and `lse`: their rounding errors count as the
+// engine's.
 Gradients oracle_backward(const Attention& attention, const BackwardTensors& tensors);
 
 // Output and LSE of some rows only: out[r * v_dim + d] and lse[r] belong to rows[r].

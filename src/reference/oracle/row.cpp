@@ -13,7 +13,7 @@ void fill_scores(const Inputs& in, const SequenceSpan& s, std::int64_t head, std
   const DropoutFactors dropout(in.attention, s, head);
   std::vector<double> k(q.size());
   for (std::int64_t j = 0; j < s.k_length; ++j) {
-    if (!visible(in.attention, s, head, i, j)) continue;
+    if (!visible(in.attention, s, head, i, j) || !shows(in.visible, s, head, i, j)) continue;
     read_row(in.k, s.tensor_batch, s.k_begin + j, in.kv_head(head), k);
     double score = scale * dot(q, k);
     row.derivative[j] = 1;

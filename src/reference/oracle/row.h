@@ -16,7 +16,7 @@ inline constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity(
 // The inputs that both directions read.
 struct Inputs {
   const Attention& attention;
-  const Tensor &q, &k, &v, &bias;
+  const Tensor &q, &k, &v, &bias, &visible;
 
   [[nodiscard]] std::int64_t kv_head(std::int64_t head) const { return head / (q.shape[2] / k.shape[2]); }
 };

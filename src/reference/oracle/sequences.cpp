@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "reference/oracle/elements.h"
+
 namespace tessera::reference {
 namespace {
 
@@ -50,6 +52,13 @@ bool visible(const Attention& attention, const SequenceSpan& sequence, std::int6
   const BlockLayout& layout = blocks.layout();
   const auto kept = blocks.row(layout.heads == 1 ? 0 : head, i / layout.block_q);
   return std::find(kept.begin(), kept.end(), j / layout.block_k) != kept.end();
+}
+
+bool shows(const Tensor& mask, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
+           std::int64_t j) {
+  if (!mask.given()) return true;
+  const Extents at = bias_index(mask, sequence, head, i, j);
+  return read(mask, at[0], at[1], at[2], at[3]) != 0;
 }
 
 double alibi_bias(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,

@@ -26,6 +26,10 @@ std::vector<SequenceSpan> sequences(const Attention& attention, const Tensor& q,
 bool visible(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
              std::int64_t j);
 
+// Whether the boolean mask, if there is one, shows column j to row i of a head.
+bool shows(const Tensor& mask, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
+           std::int64_t j);
+
 // What ALiBi adds to the score of (i, j): 0 without it.
 double alibi_bias(const Attention& attention, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
                   std::int64_t j);
@@ -43,7 +47,7 @@ class DropoutFactors {
   std::int64_t first_row_ = 0, first_column_ = 0;
 };
 
-// The place of the bias of (i, j) in the bias tensor, whose sizes of 1 are broadcast.
+// The place of (i, j) in a bias or a boolean mask, whose sizes of 1 are broadcast.
 Extents bias_index(const Tensor& bias, const SequenceSpan& sequence, std::int64_t head, std::int64_t i,
                    std::int64_t j);
 

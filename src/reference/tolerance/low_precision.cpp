@@ -89,8 +89,9 @@ struct Head {
 template <typename A>
 class Model {
  public:
-  Model(const Attention& attention, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias)
-      : attention_(attention), q_(q), k_(k), v_(v), bias_(bias), dtype_(q.dtype) {}
+  Model(const Attention& attention, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias,
+        const Tensor& visible)
+      : attention_(attention), q_(q), k_(k), v_(v), bias_(bias), visible_(visible), dtype_(q.dtype) {}
 
   Forward forward() {
     const Extents out_shape{q_.shape[0], q_.shape[1], q_.shape[2], v_.shape[3]};
@@ -168,7 +169,7 @@ class Model {
     if (attention_.alibi.slopes != nullptr) {
       score = rounded(dtype_, score + static_cast<A>(alibi_bias(attention_, s, head, i, j)));
     }
-    bool hidden = !visible(attention_, s, head, i, j);
+    bool hidden = !visible(attention_, s, head, i, j) || !shows(visible_, s, head, i, j);
     if (bias_.given()) {
       const Extents at = bias_index(bias_, s, head, i, j);
       const auto bias = static_cast<A>(read(bias_, at[0], at[1], at[2], at[3]));
@@ -242,26 +243,26 @@ class Model {
   }
 
   const Attention& attention_;
-  const Tensor &q_, &k_, &v_, &bias_;
+  const Tensor &q_, &k_, &v_, &bias_, &visible_;
   DType dtype_;
 };
 
 // Calls f with a model in the accumulator type of q.
 template <typename F>
 auto with_model(const Attention& attention, const Tensor& q, const Tensor& k, const Tensor& v,
-                const Tensor& bias, F&& f) {
-  if (q.dtype == DType::fp64) return f(Model<double>(attention, q, k, v, bias));
-  return f(Model<float>(attention, q, k, v, bias));
+                const Tensor& bias, const Tensor& visible, F&& f) {
+  if (q.dtype == DType::fp64) return f(Model<double>(attention, q, k, v, bias, visible));
+  return f(Model<float>(attention, q, k, v, bias, visible));
 }
 
 }  // namespace
 
 Forward model_forward(const Attention& attention, const ForwardTensors& t) {
-  return with_model(attention, t.q, t.k, t.v, t.bias, [](auto model) { return model.forward(); });
+  return with_model(attention, t.q, t.k, t.v, t.bias, t.visible, [](auto model) { return model.forward(); });
 }
 
 Gradients model_backward(const Attention& attention, const BackwardTensors& t) {
-  return with_model(attention, t.q, t.k, t.v, t.bias,
+  return with_model(attention, t.q, t.k, t.v, t.bias, t.visible,
                     [&](auto model) { return model.backward(t.grad_out, t.grad_lse); });
 }
 

@@ -166,7 +166,7 @@ class ErrorSums {
 }  // namespace
 
 Rounding expected_rounding(const Attention& attention, const BackwardTensors& t) {
-  const Inputs in{attention, t.q, t.k, t.v, t.bias};
+  const Inputs in{attention, t.q, t.k, t.v, t.bias, t.visible};
   ErrorSums sums(in, t);
   for (const SequenceSpan& s : sequences(attention, t.q, t.k)) {
     for (std::int64_t head = 0; head < t.q.shape[2]; ++head) {

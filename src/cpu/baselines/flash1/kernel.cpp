@@ -9,6 +9,7 @@
 #include "cpu/flash2/bias_gradient.h"
 #include "cpu/machine/cpu_info.h"
 #include "cpu/machine/parallel_for.h"
+#include "cpu/visible_summary.h"
 
 namespace tessera::cpu {
 namespace {
@@ -37,10 +38,11 @@ std::nullopt_t decline(Target target, core::Reason reason) {
 }
 
 template <typename D>
-core::Choice choice_of(const D& d, int workers) {
+core::Choice choice_of(const core::Problem& p, const D& d, int workers) {
   return {.block_q = d.plan.tile_rows,
           .block_k = d.plan.block_k,
-          .workspace_bytes = core::workspace_bytes(0, d.worker_bytes, workers),
+          .workspace_bytes =
+              core::workspace_bytes(visible_summary_bytes(p, d.plan.tile_rows), d.worker_bytes, workers),
           .workers = workers,
           .traffic_cache_bytes = static_cast<double>(caches().l2),
           .decision = d};
@@ -67,7 +69,7 @@ std::optional<core::Choice> choose_flash1_forward(const core::Problem& p, int wo
   if (d.ops == nullptr) return decline(d.target, reason);
   d.plan = flash1_forward_plan(p, d.ops->tile_rows(p.dtype), l2_bytes());
   d.worker_bytes = d.ops->worker_bytes(p, d.plan);
-  return choice_of(d, useful_workers(p, p.q_heads, workers));
+  return choice_of(p, d, useful_workers(p, p.q_heads, workers));
 }
 
 std::string flash1_forward_details(const core::Problem&, const core::Choice& choice) {
@@ -77,7 +79,8 @@ std::string flash1_forward_details(const core::Problem&, const core::Choice& cho
 void run_flash1_forward(const core::Problem& p, const core::Choice& choice,
                         const core::Resources& resources) {
   const auto d = choice.decision.as<ForwardDecision>();
-  run_tasks(p, d, p.batch * p.q_heads, choice.workers, resources);
+  const Summarised call = summarise_visible(p, d.plan.tile_rows, choice.workers, resources);
+  run_tasks(call.problem, d, p.batch * p.q_heads, choice.workers, call.resources);
 }
 
 std::optional<core::Choice> choose_flash1_backward(const core::Problem& p, int workers, core::Reason reason) {
@@ -86,8 +89,9 @@ std::optional<core::Choice> choose_flash1_backward(const core::Problem& p, int w
   if (d.ops == nullptr) return decline(d.target, reason);
   d.plan = flash1_backward_plan(p, d.ops->tile_rows(p.dtype), l2_bytes());
   d.worker_bytes = d.ops->worker_bytes(p, d.plan);
-  core::Choice choice = choice_of(d, useful_workers(p, p.kv_heads, workers));
-  const std::size_t bias_bytes = bias_gradient_bytes(p, d.target, choice.workers);
+  core::Choice choice = choice_of(p, d, useful_workers(p, p.kv_heads, workers));
+  const std::size_t bias_bytes = core::checked_sum(visible_summary_bytes(p, d.plan.tile_rows),
+                                                   bias_gradient_bytes(p, d.target, choice.workers));
   choice.workspace_bytes = std::max(choice.workspace_bytes, bias_bytes);
   return choice;
 }
@@ -99,10 +103,11 @@ std::string flash1_backward_details(const core::Problem&, const core::Choice& ch
 void run_flash1_backward(const core::Problem& p, const core::Choice& choice,
                          const core::Resources& resources) {
   const auto d = choice.decision.as<BackwardDecision>();
+  const Summarised call = summarise_visible(p, d.plan.tile_rows, choice.workers, resources);
   if (p.has_grad_q || p.has_grad_k || p.has_grad_v) {
-    run_tasks(p, d, p.batch * p.kv_heads, choice.workers, resources);
+    run_tasks(call.problem, d, p.batch * p.kv_heads, choice.workers, call.resources);
   }
-  if (p.has_grad_bias) bias_gradient(p, d.target, choice.workers, resources);
+  if (p.has_grad_bias) bias_gradient(call.problem, d.target, choice.workers, call.resources);
 }
 
 }  // namespace tessera::cpu

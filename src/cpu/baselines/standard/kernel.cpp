@@ -159,7 +159,22 @@ class Standard {
   void for_each_visible(const HeadView& head, std::int64_t i, const Visit& visit) const {
     core::for_each_tile(core::visible_keys(p_, head.s, head.q_head, {i, i + 1}),
                         std::max<std::int64_t>(p_.k_length, 1),
-                        [&](const core::TileRange& tile) { visit(tile.begin, tile.end); });
+                        [&](const core::TileRange& tile) { for_each_visible_run(head, i, tile, visit); });
+  }
+
+  // The runs of `columns` that the boolean mask shows to row i.
+  template <typename Visit>
+  void for_each_visible_run(const HeadView& head, std::int64_t i, const Interval& columns,
+                            const Visit& visit) const {
+    if (!p_.has_visible) return visit(columns.begin, columns.end);
+    const auto* visible = p_.visible.row<const std::uint8_t>(head.s.index, head.q_head, i);
+    const std::uint8_t* const end = visible + columns.end;
+    auto seen = [](std::uint8_t x) { return x != 0; };
+    for (const std::uint8_t* at = visible + columns.begin; at != end;) {
+      const std::uint8_t* const begin = std::find_if(at, end, seen);
+      at = std::find_if_not(begin, end, seen);
+      if (begin != at) visit(begin - visible, at - visible);
+    }
   }
 
   // The same, and clears the columns of `values` that are masked out.

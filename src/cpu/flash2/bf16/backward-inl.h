@@ -22,6 +22,7 @@
 #include "cpu/flash2/vector/backward-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
+#include "cpu/flash2/vector/visible-inl.h"
 #include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
@@ -39,6 +40,7 @@ struct BackwardMemory : PackedQueries<Multiplier> {
   std::uint16_t *p, *ds;                                       // lines x tile rows
   Pair* ds_interleaved;                                        // lines / 2 x tile rows
   float *scores, *grad_scores, *keep, *cap, *bias, *bias_row;  // lines x tile rows, with features
+  VisibleWord<float>* visible;                                 // bits of tile rows, with a boolean mask
   std::uint16_t *k, *v;                                        // the task's keys x head_dim
   Pair* k_t;                                                   // transposed
   std::uint16_t* staged;
@@ -64,6 +66,8 @@ struct BackwardMemory : PackedQueries<Multiplier> {
     cap = arena.take<float>(problem.softcap != 0 ? block : 0);
     bias = arena.take<float>(problem.has_bias ? block : 0);
     bias_row = arena.take<float>(problem.has_bias ? bias_row_size<float>(plan.block_k) : 0);
+    visible =
+        arena.take<VisibleWord<float>>(problem.has_visible ? visible_words<float>(kTile, plan.block_k) : 0);
     k = arena.take<std::uint16_t>(keys * qk_row);
     v = arena.take<std::uint16_t>(keys * v_row);
     k_t = arena.take<Pair>(Multiplier::transposed_size(keys, qk_row));
@@ -114,6 +118,8 @@ class BackwardTile {
     grad_q_t_ = grad_q_t;
     const std::int64_t chunk = (keys.begin - range_.begin) / own_.chunk_keys;
     skip_zeros_ = !*t_.finite || (non_finite_ >> chunk & 1) != 0;
+    visible_ =
+        keys.mixed ? load_visible<float>(head_, rows_, width_, keys, t_.visible) : VisibleBits<float>();
     run(keys, first);
   }
 
@@ -192,7 +198,7 @@ class BackwardTile {
                        end = first + round_up(part.end - first, 2);
     for (std::int64_t key = first; key < end; key += kKeys) {
       const std::int64_t count = std::min(kKeys, end - key);
-      if (masked || skip_zeros_ || key < part.begin || key + count > part.end) {
+      if (masked || visible_ || skip_zeros_ || key < part.begin || key + count > part.end) {
         score_gradients_of<Vectors, true>(key, count, part, first_vector, masked, base);
       } else {
         score_gradients_of<Vectors, false>(key, count, part, first_vector, masked, base);
@@ -339,7 +345,14 @@ class BackwardTile {
   [[nodiscard]] __mmask16 visible(std::int64_t j, const core::Interval& part, std::int64_t vector,
                                   bool masked) const {
     if (j < part.begin || j >= part.end) return 0;
-    if (!masked) return 0xFFFF;
+    __mmask16 seen = 0xFFFF;
+    if (visible_) {
+      const std::int64_t x = j - visible_.first_key;
+      const auto* words = visible_.words + x / 32 * visible_.rows + vector * kLanes;
+      seen = _mm512_test_epi32_mask(_mm512_loadu_si512(words),
+                                    _mm512_set1_epi32(static_cast<int>(1U << x % 32)));
+    }
+    if (!masked) return seen;
     const core::Band& band = head_.s.band;
     const std::int64_t diagonal =
         j - band.diagonal - rows_.begin - vector * kLanes;  // the lane on the diagonal
@@ -347,7 +360,7 @@ class BackwardTile {
         band.right == core::kUnbounded ? 0 : std::clamp<std::int64_t>(diagonal - band.right, 0, 16);
     const std::int64_t last =
         band.left == core::kUnbounded ? 15 : std::clamp<std::int64_t>(diagonal + band.left, -1, 15);
-    return static_cast<__mmask16>((0xFFFFU << first) & (0xFFFFU >> (15 - last)) & 0xFFFFU);
+    return static_cast<__mmask16>((0xFFFFU << first) & (0xFFFFU >> (15 - last)) & seen);
   }
 
   // The same with softcap, bias, ALiBi or dropout: one pass after the other over fp32 lines.
@@ -377,6 +390,7 @@ class BackwardTile {
     if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at);
     apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
                                 p_.softcap != 0 ? t_.cap + at : nullptr);
+    if (visible_) hide_invisible<float>(visible_, block, nullptr);
     if (p_.dropout) {
       for (std::int64_t i = 0; i < count; ++i)
         std::fill_n(t_.keep + begin + i * line_, Vectors * kLanes, 1.0F);
@@ -513,6 +527,7 @@ class BackwardTile {
   float scale_;  // its absolute value: the sign is in q
   std::uint32_t non_finite_;
   bool skip_zeros_ = false;
+  VisibleBits<float> visible_;  // of the step at hand
 };
 
 // Bit c says whether chunk c has a NaN or an infinity. By chunks: products that skip zeros round

@@ -17,6 +17,7 @@
 #include "cpu/flash2/forward_driver.h"
 #include "cpu/flash2/vector/product-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
+#include "cpu/flash2/vector/visible-inl.h"
 #include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
@@ -38,10 +39,11 @@ struct ForwardMemory {
   float* s;                    // block_k (and what alignment adds) x tile rows
   Pair* p;                     // half as many
   float *bias, *bias_row;
-  float *maximum, *sum;   // per row
-  std::uint16_t* k;       // keys x qk_row
-  Pair* v;                // transposed
-  std::uint16_t* staged;  // a few keys' rows of V on their way there
+  VisibleWord<float>* visible;  // bits of tile rows, with a boolean mask
+  float *maximum, *sum;         // per row
+  std::uint16_t* k;             // keys x qk_row
+  Pair* v;                      // transposed
+  std::uint16_t* staged;        // a few keys' rows of V on their way there
 
   ForwardMemory(Arena& arena, const core::Problem& problem, const ForwardPlan& plan) {
     constexpr std::int64_t kTile = kForwardRows;
@@ -58,6 +60,8 @@ struct ForwardMemory {
     p = arena.take<Pair>(lines / 2 * kTile);
     bias = arena.take<float>(problem.has_bias ? lines * kTile : 0);
     bias_row = arena.take<float>(problem.has_bias ? bias_row_size<float>(plan.block_k) : 0);
+    visible =
+        arena.take<VisibleWord<float>>(problem.has_visible ? visible_words<float>(kTile, plan.block_k) : 0);
     maximum = arena.take<float>(kTile);
     sum = arena.take<float>(kTile);
     k = arena.take<std::uint16_t>(keys * qk_row);
@@ -117,6 +121,8 @@ class ForwardTile {
   // A full tile takes all vectors of rows at once. Around the diagonal each strip of vectors takes
   // what it sees.
   void visit(const core::TileRange& keys) {
+    visible_ =
+        keys.mixed ? load_visible<float>(head_, rows_, width_, keys, t_.visible) : VisibleBits<float>();
     if (keys.kind == core::TileKind::full) return step(keys, 0, vectors_, false);
     for (std::int64_t v = 0; v < vectors_; v += Multiplier::kStrip) {
       const std::int64_t begin = rows_.begin + v * kLanes;
@@ -153,6 +159,10 @@ class ForwardTile {
       std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
       apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
     }
+    if (visible_) {
+      std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
+      hide_invisible<float>(visible_, block, maximum);
+    }
     std::fill_n(t_.s, lead * kWidth, core::kMinusInfinity<float>);
     std::fill_n(scores + count * kWidth, (lines - lead - count) * kWidth, core::kMinusInfinity<float>);
     alignas(64) float alpha[kWidth];
@@ -171,7 +181,7 @@ class ForwardTile {
       exponentiate<Vectors, true>(lines, lane);
     }
     const Pair* values = t_.v + Multiplier::transposed_offset(v_stride_, base);
-    if (skip_zeros_ && (masked || lines != count || p_.has_bias)) {
+    if (skip_zeros_ && (masked || visible_ || lines != count || p_.has_bias)) {
       multiply_pv_skipping_zeros<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
     } else {
       const core::Interval all{0, lines / 2};
@@ -344,6 +354,7 @@ class ForwardTile {
   bool scaled_;  // S is scaled as it is stored, else in the exponential
   float scale_;  // its absolute value: the sign is in q
   bool skip_zeros_ = false;
+  VisibleBits<float> visible_;  // of the tile of keys at hand
   RowPrefetcher next_queries_, outputs_;
 };
 

@@ -140,7 +140,7 @@ class BackwardTile {
   // dQ += dS K for the rows, each over the columns that it sees, after recompute().
   void add_dq(const Interval& keys, A* grad_q) {
     const A* k = keys_.k + (keys.begin - range_.begin) * p_.qk_dim;
-    const bool skip_zeros = p_.has_bias && !all_finite(k, keys.length() * p_.qk_dim);
+    const bool skip_zeros = (p_.has_bias || p_.has_visible) && !all_finite(k, keys.length() * p_.qk_dim);
     const auto accumulate = skip_zeros ? accumulate_nonzero<A> : accumulate_product<A>;
     for_each_dense_row([&](std::int64_t r, std::int64_t count, const Interval& visible) {
       accumulate(count, p_.qk_dim, visible.length(), {t_.ds + r * t_.block_k + visible.begin, t_.block_k},
@@ -151,7 +151,7 @@ class BackwardTile {
   // dK += dS^T Q and dV += P^T dO for the keys, over the rows that see them, after recompute(). The
   // gradients begin with the first key of the range.
   void add_dkv(const Interval& keys, A* grad_k, A* grad_v) {
-    const bool skip_zeros = p_.has_bias && !*queries_.finite;
+    const bool skip_zeros = (p_.has_bias || p_.has_visible) && !*queries_.finite;
     const auto accumulate = skip_zeros ? accumulate_nonzero<A> : accumulate_product<A>;
     for_each_dense_row([&](std::int64_t r, std::int64_t depth, const Interval& visible) {
       const std::int64_t count = visible.length(), at = r * t_.block_k + visible.begin;

@@ -74,7 +74,7 @@ class ForwardTile {
   void step(const TileRange& keys) {
     multiply_qk(keys);
     load_rows<T>(keys, p_.v_dim, A{1}, [&](std::int64_t j) { return head_.key_row<const T>(p_.v, j); }, t_.v);
-    skip_zeros_ = p_.has_bias && !all_finite(t_.v, keys.length() * p_.v_dim);
+    skip_zeros_ = (p_.has_bias || p_.has_visible) && !all_finite(t_.v, keys.length() * p_.v_dim);
     for (std::int64_t r = 0; r < count(); ++r) {
       const std::int64_t i = rows_.begin + r;
       // Columns that the row does not see are never touched: a NaN among the values reaches only
@@ -141,7 +141,7 @@ class ForwardTile {
   const core::Problem& p_;
   Interval rows_;
   const ForwardTiles<A>& t_;
-  bool skip_zeros_ = false;  // the bias may hide a non-finite value
+  bool skip_zeros_ = false;  // bias or mask may hide a non-finite value
 };
 
 // The Ops of flash2/forward_driver.h. K and V are converted tile by tile, so nothing is cached.

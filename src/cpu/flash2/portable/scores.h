@@ -24,8 +24,8 @@ A add_bias(A score, A bias) {
   return bias == core::kMinusInfinity<A> ? bias : score + bias;
 }
 
-// Applies softcap, bias and ALiBi to the scaled scores of row i, columns `keys`. Writes d(capped
-// score) / d(scaled score) to `derivative`, unless null.
+// Applies softcap, bias, ALiBi and the boolean mask to the scaled scores of row i, columns `keys`.
+// Writes d(capped score) / d(scaled score) to `derivative`, unless null.
 template <typename A>
 void apply_score_features(const HeadView& head, std::int64_t i, const core::Interval& keys, A* score,
                           A* derivative = nullptr) {
@@ -52,6 +52,12 @@ void apply_score_features(const HeadView& head, std::int64_t i, const core::Inte
     const std::int64_t diagonal = i + head.s.band.diagonal;
     for (std::int64_t x = 0; x < count; ++x) {
       score[x] -= slope * static_cast<A>(std::abs(diagonal - (keys.begin + x)));
+    }
+  }
+  if (p.has_visible) {
+    const auto* visible = p.visible.row<const std::uint8_t>(head.s.index, head.q_head, i) + keys.begin;
+    for (std::int64_t x = 0; x < count; ++x) {
+      if (visible[x] == 0) score[x] = core::kMinusInfinity<A>;
     }
   }
 }

@@ -18,6 +18,7 @@
 #include "cpu/flash2/vector/key_range-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
+#include "cpu/flash2/vector/visible-inl.h"
 #include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
@@ -75,9 +76,10 @@ struct PackedQueries {
 // What a tile needs while it meets keys.
 template <typename A>
 struct BackwardTileMemory : PackedQueries<A> {
-  A *p, *ds;             // block_k x tile rows
-  A *keep, *cap, *bias;  // likewise, with dropout, softcap, a bias
-  A* bias_row;           // what load_bias needs beside
+  A *p, *ds;                // block_k x tile rows
+  A *keep, *cap, *bias;     // likewise, with dropout, softcap, a bias
+  A* bias_row;              // what load_bias needs beside
+  VisibleWord<A>* visible;  // bits of tile rows, with a boolean mask
 
   // `query_rows`: 0 where the queries always lie elsewhere.
   BackwardTileMemory(Arena& arena, const core::Problem& problem, std::int64_t block_k,
@@ -90,6 +92,8 @@ struct BackwardTileMemory : PackedQueries<A> {
     cap = arena.take<A>(problem.softcap != 0 ? block : 0);
     bias = arena.take<A>(problem.has_bias ? block : 0);
     bias_row = arena.take<A>(problem.has_bias ? bias_row_size<A>(block_k) : 0);
+    visible = arena.take<VisibleWord<A>>(
+        problem.has_visible ? visible_words<A>(backward_tile_rows<A>(), block_k) : 0);
   }
 
   // The same memory with queries that lie elsewhere.
@@ -165,6 +169,7 @@ class BackwardTile {
   // a bias gets it.
   void recompute(const core::TileRange& keys, bool of_capped_score) {
     of_capped_score_ = of_capped_score;
+    visible_ = keys.mixed ? load_visible<A>(head_, rows_, width_, keys, t_.visible) : VisibleBits<A>();
     if (keys.kind == core::TileKind::full) {
       for (std::int64_t v = 0; v < vectors_; v += kVectors) {
         score_gradients(keys, keys, v, std::min<std::int64_t>(kVectors, vectors_ - v), false);
@@ -247,9 +252,10 @@ class BackwardTile {
     const std::int64_t lane = first_vector * lanes<A>();
     const std::int64_t at = (part.begin - keys.begin) * line_ + lane;
     const std::int64_t offset = part.begin - range_.keys.begin, count = part.length();
-    const bool separate = features_ || masked;
-    const bool zeros = masked || (skip_zeros_ && p_.has_bias);  // some P are 0 beside a dP that may be NaN
-    const bool direct = !p_.dropout && !zeros;                  // dS comes straight from the accumulators
+    const bool separate = features_ || masked || visible_;
+    // Whether some P are 0 beside a dP that may be NaN.
+    const bool zeros = masked || visible_ || (skip_zeros_ && p_.has_bias);
+    const bool direct = !p_.dropout && !zeros;  // dS comes straight from the accumulators
     for_each_row_block<kRowsOf<Vectors>>(count, [&](auto rows, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(rows)::value;
       score_rows<kCount, Vectors>(range_.k + (offset + r) * range_.k_row, lane, t_.p + at + r * line_,
@@ -258,8 +264,11 @@ class BackwardTile {
     if (separate) {
       const ScoreBlock<A> scores{t_.p + at, line_, Vectors, rows_.begin + lane, part};
       if (p_.has_bias) load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias + at);
-      apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
-                              p_.softcap != 0 ? t_.cap + at : nullptr);
+      if (features_ || masked) {
+        apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
+                                p_.softcap != 0 ? t_.cap + at : nullptr);
+      }
+      if (visible_) hide_invisible<A>(visible_, scores, nullptr);
       exponentiate<Vectors>(count, lane, t_.p + at);
     }
     for_each_row_block<kRowsOf<Vectors>>(count, [&](auto rows, std::int64_t r) HWY_ATTR {
@@ -380,6 +389,7 @@ class BackwardTile {
   std::int64_t width_;
   std::int64_t line_;
   bool features_;
+  VisibleBits<A> visible_;  // of the tile of keys at hand
   bool of_capped_score_ = false;
   bool skip_zeros_ = false;
 };

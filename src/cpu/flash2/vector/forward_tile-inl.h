@@ -17,6 +17,7 @@
 #include "cpu/flash2/vector/key_range-inl.h"
 #include "cpu/flash2/vector/product-inl.h"
 #include "cpu/flash2/vector/scores-inl.h"
+#include "cpu/flash2/vector/visible-inl.h"
 #include "cpu/head_view.h"
 #include "cpu/machine/arena.h"
 
@@ -42,18 +43,20 @@ constexpr std::int64_t query_rows() {
 // What a tile needs while it meets keys.
 template <typename A>
 struct ForwardTileMemory {
-  A* rows;      // tile rows x max(d_qk, d_v): queries before, outputs after the transpose
-  A* q;         // d_qk x tile rows
-  A* s;         // block_k x tile rows
-  A* bias;      // block_k x tile rows, with a bias
-  A* bias_row;  // what load_bias needs beside
+  A* rows;                  // tile rows x max(d_qk, d_v): queries before, outputs after the transpose
+  A* q;                     // d_qk x tile rows
+  A* s;                     // block_k x tile rows
+  A* bias;                  // block_k x tile rows, with a bias
+  A* bias_row;              // what load_bias needs beside
+  VisibleWord<A>* visible;  // bits of tile rows, with a boolean mask
 
   ForwardTileMemory(Arena& arena, const core::Problem& p, std::int64_t block_k)
       : rows(arena.take<A>(query_rows<A>() * std::max(p.qk_dim, p.v_dim))),
         q(arena.take<A>(p.qk_dim * query_rows<A>())),
         s(arena.take<A>(block_k * query_rows<A>())),
         bias(arena.take<A>(p.has_bias ? block_k * query_rows<A>() : 0)),
-        bias_row(arena.take<A>(p.has_bias ? bias_row_size<A>(block_k) : 0)) {}
+        bias_row(arena.take<A>(p.has_bias ? bias_row_size<A>(block_k) : 0)),
+        visible(arena.take<VisibleWord<A>>(p.has_visible ? visible_words<A>(query_rows<A>(), block_k) : 0)) {}
 };
 
 // The state of the rows of a tile: what the online softmax keeps.
@@ -119,6 +122,7 @@ class ForwardTile {
   // `skip_zeros` products skip the terms in which P is 0: a NaN or an infinity among the values
   // then stays away from rows that do not see it.
   void visit(const core::TileRange& keys, const KeyRange<A>& range, bool skip_zeros) {
+    visible_ = keys.mixed ? load_visible<A>(head_, rows_, width_, keys, t_.visible) : VisibleBits<A>();
     if (keys.kind == core::TileKind::full) return step(keys, range, 0, vectors_, false, skip_zeros);
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const std::int64_t begin = rows_.begin + v * lanes<A>();
@@ -195,20 +199,32 @@ class ForwardTile {
     alignas(64) A maximum[Vectors * hn::MaxLanes(Tag<A>())];
     std::memcpy(maximum, state_.maximum + lane, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
     if (p_.has_bias && !load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias)) return;  // all hidden
-    if (features_ || masked) {
+    if (features_ || masked || visible_) {
       multiply_qk<Vectors, false>(keys, range, lane, maximum);
-      apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
+      finish_scores(scores, masked, maximum);
     } else {
       multiply_qk<Vectors, true>(keys, range, lane, maximum);
     }
     alignas(64) A alpha[Vectors * hn::MaxLanes(Tag<A>())];
     const bool raised = online_softmax<Vectors>(keys.length(), lane, maximum, alpha);
     if (p_.dropout) apply_dropout(head_, scores);
-    if (skip_zeros && (masked || p_.has_bias)) {  // without either no P is 0 for a hidden key
+    if (skip_zeros && (masked || visible_ || p_.has_bias)) {  // else no P is 0 for a hidden key
       multiply_pv<Vectors, true>(keys, range, lane, raised ? alpha : nullptr);
     } else {
       multiply_pv<Vectors, false>(keys, range, lane, raised ? alpha : nullptr);
     }
+  }
+
+  // Scaled products become scores, and `maximum` the largest that is visible.
+  void finish_scores(const ScoreBlock<A>& scores, bool masked, A* maximum) {
+    const A* bias = p_.has_bias ? t_.bias : nullptr;
+    if (!visible_) return apply_score_features<A>(head_, scores, masked, bias, maximum, nullptr);
+    if (features_ || masked) {
+      alignas(64) A with_hidden[kVectors * hn::MaxLanes(Tag<A>())];
+      std::fill_n(with_hidden, scores.vectors * lanes<A>(), std::numeric_limits<A>::lowest());
+      apply_score_features<A>(head_, scores, masked, bias, with_hidden, nullptr);
+    }
+    hide_invisible<A>(visible_, scores, maximum);
   }
 
   // s = k q, and with Track the largest score of each lane.
@@ -353,6 +369,7 @@ class ForwardTile {
   std::int64_t vectors_;
   std::int64_t width_;
   bool features_;
+  VisibleBits<A> visible_;  // of the tile of keys at hand
   RowPrefetcher next_queries_, outputs_;
 };
 

@@ -116,7 +116,8 @@ CUtensorMapDataType data_type(DType dtype) {
     case DType::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::fp16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::fp32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-    case DType::fp64: break;
+    case DType::fp64:
+    case DType::boolean: break;
   }
   return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
 }
