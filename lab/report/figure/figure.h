@@ -17,9 +17,9 @@ DrawnFigure make_figure(const Figure& spec, const std::vector<nlohmann::json>& r
 
 // Adds what the theory says about memory traffic to a figure of it, from the shapes in the rows:
 //   standard  Theta(N d + N^2), flash  Theta(N^2 d^2 / M) with M = 4 d block_k elements of fast
-//             memory (the
-// tile the row was computed with), and the lower bound: Q, K, V and O once each. The first two are
-// known up to a factor; it is chosen so that the line runs through the series it explains.
+//             memory (the tile the row was computed with), and the lower bound: Q, K, V and O once
+//             each. The first two are known up to a factor; it is chosen so that the line runs
+//             through the series it explains.
 void add_theory(DrawnFigure& figure, const std::vector<nlohmann::json>& rows);
 
 }  // namespace tessera::lab::report

@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "lab/report/fields.h"
-#include "lab/report/figure.h"
+#include "lab/report/figure/fields.h"
+#include "lab/report/figure/figure.h"
 
 namespace tessera::lab::report {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/report/fields.h"
+#include "lab/report/figure/fields.h"
 
 #include <fmt/format.h>
 
@@ -92,7 +92,11 @@ std::string quantity_text(const Quantity& quantity, double scaled) {
     return bytes_text(scaled / quantity.scale);
   }
   if (quantity.measure == Measure::error) return error_text(scaled);
-  if (quantity.measure == Measure::time) return duration_text(scaled / quantity.scale / 1e3);
+  if (quantity.measure == Measure::time) {
+    std::string text = duration_text(scaled / quantity.scale / 1e3);
+    if (text.ends_with(" us")) text.replace(text.size() - 2, 1, "\u00b5");
+    return text;
+  }
   const std::string number = significant(scaled);
   if (quantity.unit.empty()) return number;
   return number + (quantity.unit == "×" ? "" : " ") + quantity.unit;

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
-#include "lab/report/sentence_parts.h"
-#include "lab/report/sentences.h"
-#include "lab/report/wording.h"
+#include "lab/report/words/parts.h"
+#include "lab/report/words/wording.h"
 #include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 
@@ -43,11 +41,12 @@ std::string ends_text(const DrawnFigure& figure, const Curves& curves) {
   return fmt::format("At {} the loss is {}.", where(figure.x, figure.x.labels[end]), listed(parts));
 }
 
-// "flash stays within 0.0042 of standard (widest at step 60)."
-void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& sentences) {
+// "Compared with standard, the loss differs by at most 0.0042 for flash (at step 60) and …"
+std::string apart_text(const DrawnFigure& figure, const Curves& curves) {
   const auto standard = std::find_if(curves.begin(), curves.end(),
                                      [](const Series* curve) { return curve->primary == "standard"; });
   const Series& base = standard == curves.end() ? *curves.front() : **standard;
+  std::vector<std::string> parts;
   for (const Series* curve : curves) {
     double widest = -1;
     std::size_t place = 0;
@@ -57,10 +56,10 @@ void compare_curves(const DrawnFigure& figure, const Curves& curves, Sentences& 
       if (const double apart = std::fabs(*mark.y - *other->y); apart > widest) widest = apart, place = mark.x;
     }
     if (widest < 0) continue;
-    sentences.push_back(fmt::format("{} stays within {} of {} (widest at {}).", curve->primary,
-                                    significant(widest, 2), base.primary,
-                                    where(figure.x, figure.x.labels[place])));
+    parts.push_back(fmt::format("{} for {} (at {})", significant(widest, 2), curve->primary,
+                                where(figure.x, figure.x.labels[place])));
   }
+  return parts.empty() ? "" : fmt::format("Compared with {}, the loss differs by at most {}.", base.primary, listed(parts));
 }
 
 // When each curve first gets as low as all of them do. "The loss falls to 2.35 after 161 s with
@@ -81,33 +80,6 @@ std::string race_text(const DrawnFigure& figure, const Curves& curves) {
   return fmt::format("The loss falls to {} after {}.", loss_text(goal), listed(parts));
 }
 
-std::vector<Paragraph> loss_paragraphs(const DrawnFigure& figure) {
-  std::vector<Paragraph> all;
-  for (const Panel& panel : figure.panels) {
-    std::map<std::string, Curves> groups;  // by machine, type and whatever else they share
-    std::map<std::string, Sentences> missing;
-    for (const Series& series : panel.series) {
-      if (last_of(series) != nullptr) groups[series.rest].push_back(&series);
-      const bool lacking = std::any_of(series.marks.begin(), series.marks.end(),
-                                       [](const Mark& mark) { return mark.status == "out_of_memory"; });
-      if (lacking) missing[series.rest].push_back(fmt::format("{} runs out of memory.", series.primary));
-    }
-    for (const auto& [rest, curves] : groups) {
-      Paragraph paragraph{panel.title, {}};
-      if (!rest.empty()) paragraph.context += (paragraph.context.empty() ? "" : ", ") + rest;
-      if (figure.x.numeric && figure.x.quantity.field == "train_seconds") {
-        paragraph.sentences.push_back(race_text(figure, curves));
-      } else {
-        paragraph.sentences.push_back(ends_text(figure, curves));
-        compare_curves(figure, curves, paragraph.sentences);
-      }
-      for (const std::string& one : missing[rest]) paragraph.sentences.push_back(one);
-      all.push_back(std::move(paragraph));
-    }
-  }
-  return all;
-}
-
 // A saving and where it was made.
 struct Saving {
   double percent;
@@ -123,27 +95,50 @@ std::string saving_words(const DrawnFigure& figure, double percent) {
                         : fmt::format("needs {:.1f} % more {}", -percent, what);
 }
 
-// "On average over 2 points, training takes 141.1 % longer compared with standard attention; at
-// worst it ..., at best it ..."
+// "On average flash attention takes 141.1 % longer over 2 points: from 94.6 % longer (N = 512) to …"
 std::string saving_text(const DrawnFigure& figure, const std::vector<Saving>& savings) {
   double sum = 0;
   for (const Saving& saving : savings) sum += saving.percent;
   const double mean = sum / static_cast<double>(savings.size());
-  std::string text = fmt::format("On average over {}, training {} compared with standard attention",
+  std::string text = fmt::format("On average over {}, training with flash attention {}",
                                  counted(savings.size(), "point"), saving_words(figure, mean));
   if (savings.size() > 1) {
     const auto [least, most] =
         std::minmax_element(savings.begin(), savings.end(),
                             [](const Saving& a, const Saving& b) { return a.percent < b.percent; });
-    text += fmt::format("; at worst it {} ({}), at best it {} ({})", saving_words(figure, least->percent),
-                        least->where, saving_words(figure, most->percent), most->where);
+    text += fmt::format("; at best it {} ({}), at worst it {} ({})", saving_words(figure, most->percent),
+                        most->where, saving_words(figure, least->percent), least->where);
   }
   return text + ".";
 }
 
-// One for all points of a figure; where the series differ in two things, such as machine and width,
-// one for each value of the first.
-std::vector<Paragraph> saving_paragraphs(const DrawnFigure& figure) {
+}  // namespace
+
+Sentences loss_sentences(const DrawnFigure& figure) {
+  Sentences sentences;
+  for (const Context& context : contexts_of(figure)) {
+    Curves curves;
+    for (const Series* series : context.members) {
+      if (last_of(*series) != nullptr) curves.push_back(series);
+    }
+    if (curves.empty()) continue;
+    const std::string prefix = context.name.empty() ? "" : sentence(context.name) + ": ";
+    if (figure.x.numeric && figure.x.quantity.field == "train_seconds") {
+      sentences.push_back(prefix + race_text(figure, curves));
+    } else {
+      sentences.push_back(prefix + ends_text(figure, curves));
+      sentences.push_back(apart_text(figure, curves));
+    }
+  }
+  for (std::string& one : missing_sentence(figure, contexts_of(figure))) {
+    if (sentences.size() > 1) sentences.resize(1);
+    sentences.push_back(std::move(one));
+  }
+  return sentences;
+}
+
+// One sentence for all points of a figure, or for each of two machines.
+Sentences saving_sentences(const DrawnFigure& figure) {
   std::vector<std::pair<std::string, std::vector<Saving>>> groups;
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
@@ -160,17 +155,12 @@ std::vector<Paragraph> saving_paragraphs(const DrawnFigure& figure) {
       }
     }
   }
-  std::vector<Paragraph> all;
+  Sentences sentences;
   for (const auto& [context, savings] : groups) {
-    if (!savings.empty()) all.push_back({context, {saving_text(figure, savings)}});
+    if (!savings.empty())
+      sentences.push_back((context.empty() ? "" : context + ": ") + saving_text(figure, savings));
   }
-  return all;
-}
-
-}  // namespace
-
-std::vector<Paragraph> training_paragraphs(const DrawnFigure& figure) {
-  return figure.y.measure == Measure::loss ? loss_paragraphs(figure) : saving_paragraphs(figure);
+  return sentences;
 }
 
 }  // namespace tessera::lab::report

@@ -1,9 +1,12 @@
 // The report as one HTML file that needs nothing else.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "lab/report/difference.h"
 #include "lab/report/model.h"
 
 namespace tessera::lab {
@@ -20,10 +23,9 @@ extern const char* const chart_js;
 
 namespace tessera::lab::report {
 
-// `links` are where the page finds its raw data, relative to where it will lie.
-std::string report_page(const Report& report, const std::vector<std::string>& links);
-
-// Text that stands for itself in HTML, also in attributes.
-std::string html_text(std::string_view text);
+// `links` are where the page finds its raw data, relative to where it will lie. `difference`
+// compares two runs of the same points.
+std::string report_page(const Report& report, const std::vector<std::string>& links,
+                        const std::optional<Difference>& difference = std::nullopt);
 
 }  // namespace tessera::lab::report

@@ -1,14 +1,14 @@
-#include "lab/report/rows.h"
+#include "lab/report/figure/rows.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <map>
 #include <utility>
 
-#include "lab/report/fields.h"
+#include "lab/measure/fields.h"
+#include "lab/report/figure/fields.h"
 #include "lab/terminal/errors.h"
 #include "lab/terminal/text.h"
 
@@ -17,40 +17,36 @@ namespace {
 
 using nlohmann::json;
 
-// Fields that may distinguish two rows of one point, the most telling first.
-constexpr std::array kDistinctions = {"run",
-                                      "algorithm",
-                                      "direction",
-                                      "dtype",
-                                      "mask",
-                                      "variant",
-                                      "preset",
-                                      "kept_share",
-                                      "requested_block_k",
-                                      "q_length",
-                                      "batch",
-                                      "k_length",
-                                      "depth",
-                                      "embedding",
-                                      "q_heads",
-                                      "kv_heads",
-                                      "qk_dim",
-                                      "v_dim",
-                                      "block_q",
-                                      "block_k",
-                                      "bias",
-                                      "alibi",
-                                      "softcap",
-                                      "dropout",
-                                      "threads",
-                                      "optimizer",
-                                      "compiled",
-                                      "deterministic",
-                                      "memory_budget_bytes"};
+// Fields that may distinguish two rows of one point, the most telling first; behind them every
+// other field that says what was asked for.
+const std::vector<std::string>& distinctions() {
+  static const std::vector<std::string> kAll = [] {
+    std::vector<std::string> all = {
+        "run",      "algorithm",         "direction",  "dtype",    "mask",   "variant",  "preset",
+        "kept_share", "requested_block_k", "q_length",   "batch",    "k_length", "depth", "embedding",
+        "q_heads",  "kv_heads",          "qk_dim",     "v_dim",    "block_q", "block_k", "bias",
+        "alibi",    "softcap",           "dropout",    "threads",  "optimizer", "compiled", "deterministic",
+        "memory_budget_bytes"};
+    const std::vector<std::string> never = {"experiment", "scale", "seed", "step"};
+    for (const Field& field : fields()) {
+      const bool listed = std::find(all.begin(), all.end(), field.name) != all.end() ||
+                          std::find(never.begin(), never.end(), field.name) != never.end();
+      if (field.role == Role::key && !listed) all.push_back(field.name);
+    }
+    return all;
+  }();
+  return kAll;
+}
 
 // Whether the library chooses the field.
 bool is_chosen(const std::string& field) {
   return field == "block_q" || field == "block_k" || field == "threads";
+}
+
+bool some_row_has(const std::vector<json>& rows, const std::string& field) {
+  return std::any_of(rows.begin(), rows.end(), [&](const json& row) {
+    return row.contains(field) || !field_value(row, field).is_null();
+  });
 }
 
 // Rows that do not differ in these fields, in order of appearance.
@@ -66,6 +62,24 @@ std::vector<Rows> grouped(const std::vector<json>& rows, const std::vector<std::
   std::vector<Rows> all;
   for (auto& [key, group] : groups) all.push_back(std::move(group));
   return all;
+}
+
+// Quartiles of a sum: the sums of the quartiles, which the sum stays within as often or more. And
+// the rate of all parts together.
+void sum_quartiles(json& sum, const Rows& parts) {
+  for (const char* field : {"lower_quartile_ms", "upper_quartile_ms", "flops"}) {
+    double total = 0;
+    bool known = true;
+    for (const json* part : parts) {
+      const auto value = number_of(*part, field);
+      known = known && value.has_value();
+      total += value.value_or(0);
+    }
+    sum[field] = known ? json(total) : json(nullptr);
+  }
+  const auto flops = number_of(sum, "flops"), milliseconds = number_of(sum, "median_ms");
+  sum["tflops"] = flops && milliseconds.value_or(0) > 0 ? json(*flops / *milliseconds / 1e9) : json(nullptr);
+  sum["repetitions"] = nullptr;
 }
 
 // A heat map has two axes and a value. Which of the fields is the value shows in what they are.
@@ -128,7 +142,7 @@ std::string distinction(const Rows& rows, const std::vector<std::string>& fields
     by_fields[key_of(*row, fields)].push_back(row);
     by_settings[key_of(*row, settings)].push_back(row);
   }
-  for (const char* candidate : kDistinctions) {
+  for (const std::string& candidate : distinctions()) {
     if (std::find(fields.begin(), fields.end(), candidate) != fields.end()) continue;
     for (const auto& [key, group] : is_chosen(candidate) ? by_fields : by_settings) {
       if (distinct(group, candidate).size() > 1) return candidate;
@@ -154,7 +168,7 @@ Rows latest(const Rows& rows, const std::vector<std::string>& fields, std::size_
 
 void fill_kept_share(std::vector<json>& rows) {
   std::vector<std::string> point;
-  for (const std::string field : kDistinctions) {
+  for (const std::string& field : distinctions()) {
     if (field != "kept_share" && field != "direction" && !is_chosen(field)) point.push_back(field);
   }
   std::map<std::string, json> shares;
@@ -170,7 +184,7 @@ void fill_kept_share(std::vector<json>& rows) {
 
 std::vector<json> summed(const std::vector<json>& rows, const Figure& spec) {
   std::vector<std::string> fields = {spec.x};
-  for (const std::string field : kDistinctions) {
+  for (const std::string& field : distinctions()) {
     if (field != spec.sum_over && !is_chosen(field)) fields.push_back(field);
   }
   Rows all;
@@ -189,7 +203,7 @@ std::vector<json> summed(const std::vector<json>& rows, const Figure& spec) {
     if (once.size() < parts.size() && sum["status"] == "ok") sum["status"] = "incomplete";
     sum[spec.y.front()] = total;
     sum[spec.sum_over] = fmt::format("{}", fmt::join(parts, " + "));
-    for (const char* field : {"lower_quartile_ms", "upper_quartile_ms", "repetitions"}) sum[field] = nullptr;
+    sum_quartiles(sum, once);
     sums.push_back(std::move(sum));
   }
   return sums;
@@ -197,7 +211,7 @@ std::vector<json> summed(const std::vector<json>& rows, const Figure& spec) {
 
 std::vector<json> last_ones(const std::vector<json>& rows, const Figure& spec) {
   std::vector<std::string> fields = {spec.x};
-  for (const std::string field : kDistinctions) {
+  for (const std::string& field : distinctions()) {
     const bool follows = spec.last_of == "q_length" && field == "k_length";
     if (field != spec.last_of && !follows && !is_chosen(field)) fields.push_back(field);
   }
@@ -224,12 +238,9 @@ std::vector<std::string> drawn_fields(const Figure& spec, const Rows& rows) {
   return fields;
 }
 
-void check_fields(const Figure& spec, const std::vector<json>& rows, const std::string& where) {
+std::string missing_field(const Figure& spec, const std::vector<json>& rows, const std::string& where) {
   auto check = [&](const char* role, const std::string& field) {
-    const bool known = std::any_of(rows.begin(), rows.end(), [&](const json& row) {
-      return row.contains(field) || !field_value(row, field).is_null();
-    });
-    if (!field.empty() && !known) {
+    if (!field.empty() && !some_row_has(rows, field) && find_field(field) == nullptr) {
       throw UsageError(fmt::format("{}: {} '{}' is not a field of its rows", where, role, field));
     }
   };
@@ -241,6 +252,24 @@ void check_fields(const Figure& spec, const std::vector<json>& rows, const std::
   check("value", spec.value);
   for (const std::string& field : spec.y) check("y", field);
   for (const std::string& field : spec.series) check("series", field);
+
+  const Figure drawn = without_missing_fields(spec, rows);
+  if (drawn.y.empty()) return spec.y.front();
+  std::vector<std::string> needed = {spec.x, drawn.y.front(), spec.value, spec.sum_over, spec.last_of};
+  for (const std::string& field : needed) {
+    if (!field.empty() && !some_row_has(rows, field)) return field;
+  }
+  return {};
+}
+
+Figure without_missing_fields(const Figure& spec, const std::vector<json>& rows) {
+  Figure drawn = spec;
+  auto missing = [&](const std::string& field) { return !some_row_has(rows, field); };
+  std::erase_if(drawn.facets, missing);
+  std::erase_if(drawn.bounds, missing);
+  std::erase_if(drawn.series, missing);
+  if (spec.kind == FigureKind::table) std::erase_if(drawn.y, missing);
+  return drawn;
 }
 
 }  // namespace tessera::lab::report

@@ -42,8 +42,14 @@ std::vector<nlohmann::json> last_ones(const std::vector<nlohmann::json>& rows, c
 // has.
 std::vector<std::string> drawn_fields(const Figure& spec, const Rows& rows);
 
-// Throws UsageError, which starts with `where`, for a field that no row has.
-void check_fields(const Figure& spec, const std::vector<nlohmann::json>& rows, const std::string& where);
+// The first field that the figure cannot do without and no row has, as in rows of an older version;
+// empty when it can be drawn. Throws UsageError, which starts with `where`, for a field that
+// neither the rows nor fields.json know.
+std::string missing_field(const Figure& spec, const std::vector<nlohmann::json>& rows,
+                          const std::string& where);
+
+// The figure without those columns of a table, bounds and facets that no row has.
+Figure without_missing_fields(const Figure& spec, const std::vector<nlohmann::json>& rows);
 
 // The figure with the value of a heat map and the axis of a table filled in where they are implied.
 Figure completed(const Figure& spec);
