@@ -64,7 +64,7 @@ Section make_section(const Experiment& spec, std::vector<json> rows) {
       continue;
     }
     section.figures.push_back(make_figure(figure, section.rows, where));
-    add_studies(section.figures.back(), spec.name);
+    add_studies(section.figures.back(), spec.name, section.rows);
   }
   section.findings = study_findings(spec.name, section.rows);
   return section;

@@ -7,11 +7,14 @@
 #include "lab/report/figure/marks.h"
 #include "lab/report/page/page.h"
 #include "lab/report/test_rows.h"
+#include "lab/report/words/reading.h"
 #include "lab/terminal/errors.h"
 #include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
+
+using Rows = std::vector<nlohmann::json>;
 
 DrawnFigure only_figure(const std::vector<nlohmann::json>& rows, const Figure& spec = test_figure()) {
   return make_report({test_results(rows, spec)}).sections.at(0).figures.at(0);
@@ -347,7 +350,8 @@ TEST(ReportModel, ShortCallsAreDominatedByTheirLaunch) {
     rows.push_back(test_row("flash2", seq, 1));
     rows.back()["tflops"] = seq < 256 ? 0.1 * seq / 256 : 0.11 * seq / 256;
   }
-  const Series& series = only_figure(rows).panels[0].series[0];
+  const DrawnFigure figure = only_figure(rows);
+  const Series& series = figure.panels[0].series[0];
   EXPECT_TRUE(series.at(0)->overhead);
   EXPECT_TRUE(series.at(1)->overhead);
   EXPECT_FALSE(series.at(2)->overhead);  // half of the best
@@ -405,6 +409,46 @@ TEST(ReportModel, ValuesOfStudiesAreDrawn) {
   ASSERT_NE(scaled, figure.panels[0].series.end());
   EXPECT_TRUE(contains(scaled->name, "(study), × 0.00")) << scaled->name;
   EXPECT_TRUE(contains(figure.notes.back(), "scaled by one factor"));
+}
+
+// A fused call stands beside the parts of another; the whole of those parts is not drawn twice.
+TEST(ReportModel, PartsStandOnEachOther) {
+  Rows rows;
+  for (const auto& [stage, ms] : {std::pair{"matmul", 3.0}, std::pair{"softmax", 5.0}}) {
+    rows.push_back(test_row("standard", 128, ms));
+    rows.back()["stage"] = stage;
+  }
+  for (const char* whole : {"standard", "flash2"}) {
+    rows.push_back(test_row(whole, 128, 4));
+    rows.back()["stage"] = nullptr;
+  }
+  Figure spec = test_figure();
+  spec.kind = FigureKind::bars;
+  spec.x = "algorithm";
+  spec.series = {"stage"};
+  spec.stack = true;
+  const DrawnFigure figure = only_figure(rows, spec);
+  ASSERT_EQ(figure.panels[0].series.size(), 3U);
+  EXPECT_EQ(figure.panels[0].series[2].name, "whole call");
+  EXPECT_EQ(figure.panels[0].series[2].marks.size(), 1U);
+  EXPECT_EQ(reading_of(figure).sentences.front(),
+            "standard takes 8.00 ms in 2 parts (softmax the largest, 62 %) and flash2 takes 4.00 ms.");
+}
+
+TEST(ReportModel, LevelsOfMemoryAreAPicture) {
+  Rows rows;
+  for (const auto& [level, bytes, rate] : {std::tuple{"L1", 32768.0, 2.0}, std::tuple{"memory", 1073741824.0, 4.0}}) {
+    rows.push_back(test_row("flash2", 128, rate));
+    rows.back().update({{"preset", level}, {"peak_extra_bytes", bytes}});
+  }
+  Figure spec = test_figure("peak_extra_bytes");
+  spec.kind = FigureKind::hierarchy;
+  spec.x = "preset";
+  spec.y = {"peak_extra_bytes", "median_ms"};
+  spec.series = {};
+  const DrawnFigure figure = only_figure(rows, spec);
+  EXPECT_EQ(reading_of(figure).sentences.front(), "L1 holds 32.0 KiB at 2.00 ms and memory holds 1.00 GiB at 4.00 ms.");
+  EXPECT_TRUE(contains(report_page(make_report({test_results(rows, spec)}), {}), "<b>memory</b><span>1.00 GiB</span>"));
 }
 
 TEST(ReportPage, LongReasonsAreCutInNotes) {

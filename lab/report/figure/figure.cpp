@@ -93,9 +93,26 @@ void drop_unsaved(std::vector<json>& rows, const std::string& field) {
   }
 }
 
-// The rows of a figure as they are drawn: sums, last steps, savings.
+// Bars that stand on each other are parts of a whole. A row without a part is a whole itself, such as
+// a fused kernel; where its parts were measured too, they are drawn instead.
+void name_wholes(std::vector<json>& rows, const Figure& spec) {
+  const std::string& part = spec.series.front();
+  std::set<std::string> split;
+  for (const json& row : rows) {
+    if (!field_value(row, part).is_null()) split.insert(value_text(field_value(row, spec.x)));
+  }
+  std::erase_if(rows, [&](const json& row) {
+    return field_value(row, part).is_null() && split.contains(value_text(field_value(row, spec.x)));
+  });
+  for (json& row : rows) {
+    if (field_value(row, part).is_null()) row[part] = "whole call";
+  }
+}
+
+// The rows of a figure as they are drawn: wholes, sums, last steps, savings.
 std::vector<json> prepared(const Figure& spec, const std::vector<json>& given) {
   std::vector<json> all = given;
+  if (spec.stack && !spec.series.empty()) name_wholes(all, spec);
   fill_kept_share(all);
   if (!spec.sum_over.empty()) all = summed(all, spec);
   if (!spec.last_of.empty()) all = last_ones(all, spec);
@@ -180,7 +197,7 @@ DrawnFigure make_figure(const Figure& asked, const std::vector<json>& given, con
   if (heatmap) figure.rows = make_axis(rows, spec.y.front(), measured_rows ? "" : spec.unit_y, false);
   fill_panels(figure, rows, naming_fields, drawn);
 
-  const bool table = spec.kind == FigureKind::table;
+  const bool table = spec.kind == FigureKind::table || spec.kind == FigureKind::hierarchy;
   std::vector<Quantity> measured;
   for (const std::string& field : table ? spec.y : drawn) {
     measured.push_back(quantity_of(field, measured.empty() ? figure.y.unit : "", largest_of(rows, field)));

@@ -52,6 +52,16 @@ bool fits(const json& drawing, const DrawnFigure& figure, const Panel& panel) {
   });
 }
 
+// By how much the rows of a study divided its lengths, so that a CPU finishes; 1 elsewhere.
+double study_divisor(const std::vector<json>& rows) {
+  for (const json& row : rows) {
+    if (const auto factor = number_of(row, "study_factor"); factor.value_or(0) > 0) return *factor;
+  }
+  return 1;
+}
+
+bool is_length(const std::string& field) { return field == "q_length" || field == "k_length"; }
+
 // Our value nearest to a point of a study: of the series of the same method if there is one.
 std::optional<double> ours_near(const DrawnFigure& figure, const Panel& panel, const StudyPoint& point,
                                 const std::string& primary) {
@@ -73,7 +83,7 @@ std::optional<double> ours_near(const DrawnFigure& figure, const Panel& panel, c
   return nearest;
 }
 
-Series study_series(const json& entry, const json& drawing, const DrawnFigure& figure) {
+Series study_series(const json& entry, const json& drawing, const DrawnFigure& figure, double divisor) {
   Series series;
   series.primary = drawing["series"].get<std::string>();
   series.color = algorithm_color(series.primary).value_or(0);
@@ -87,8 +97,8 @@ Series study_series(const json& entry, const json& drawing, const DrawnFigure& f
   for (const json& point : drawing["points"]) {
     StudyPoint one{.y = point[1].get<double>() * figure.y.scale};
     if (point[0].is_string()) one.label = point[0].get<std::string>();
-    else one.x = point[0].get<double>() * figure.x.quantity.scale;
-    if (!figure.x.numeric && one.label.empty()) one.label = value_text(point[0]);
+    else one.x = point[0].get<double>() * figure.x.quantity.scale / (is_length(figure.spec.x) ? divisor : 1);
+    if (!figure.x.numeric && one.label.empty()) one.label = value_text(json(one.x));
     series.points.push_back(one);
   }
   return series;
@@ -113,9 +123,14 @@ double study_factor(const DrawnFigure& figure, const std::vector<std::pair<std::
 
 // --- what is comparable here ---------------------------------------------------------------------
 
-bool matches(const json& row, const json& where) {
+// A place of a study in the rows of a run: a length is divided as the rows say.
+std::string here_text(const std::string& field, const json& value, double divisor) {
+  return is_length(field) && value.is_number() ? value_text(json(value.get<double>() / divisor)) : value_text(value);
+}
+
+bool matches(const json& row, const json& where, double divisor) {
   return row["status"] == "ok" && std::all_of(where.items().begin(), where.items().end(), [&](const auto& item) {
-           return value_text(field_value(row, item.key())) == value_text(item.value());
+           return value_text(field_value(row, item.key())) == here_text(item.key(), item.value(), divisor);
          });
 }
 
@@ -130,13 +145,13 @@ std::string field_text(const std::string& field, double value) {
   return quantity_text(quantity, value * quantity.scale);
 }
 
-std::string points_here(const json& here, const Rows& rows) {
+std::string points_here(const json& here, const Rows& rows, double divisor) {
   const std::string field = here["field"], x = here["x"];
   std::vector<std::string> parts;
   for (const json& at : here["at"]) {
     for (const json* row : rows) {
       const auto value = number_of(*row, field);
-      if (!value || value_text(field_value(*row, x)) != value_text(at)) continue;
+      if (!value || value_text(field_value(*row, x)) != here_text(x, at, divisor)) continue;
       parts.push_back(fmt::format("{} {}", field_text(field, *value), place_text(*row, x)));
       break;
     }
@@ -196,20 +211,21 @@ std::string mean_here(const json& here, const Rows& rows) {
                      count, count == 1 ? "" : "s");
 }
 
-std::string found_here(const json& here, const Rows& all) {
+std::string found_here(const json& here, const Rows& all, double divisor) {
   Rows rows;
   for (const json* row : all) {
-    if (matches(*row, here.value("where", json::object()))) rows.push_back(row);
+    if (matches(*row, here.value("where", json::object()), divisor)) rows.push_back(row);
   }
   const std::string kind = here["kind"];
-  if (kind == "points") return points_here(here, rows);
+  if (kind == "points") return points_here(here, rows, divisor);
   if (kind == "ratio") return ratios_here(here, rows);
   return kind == "highest" ? highest_here(here, rows) : mean_here(here, rows);
 }
 
 }  // namespace
 
-void add_studies(DrawnFigure& figure, const std::string& experiment) {
+void add_studies(DrawnFigure& figure, const std::string& experiment, const std::vector<json>& rows) {
+  const double divisor = study_divisor(rows);
   if (figure.spec.kind != FigureKind::lines && figure.spec.kind != FigureKind::bars) return;
   for (const json& entry : published()) {
     if (!is_about(entry, experiment) || !entry.contains("draw")) continue;
@@ -218,7 +234,7 @@ void add_studies(DrawnFigure& figure, const std::string& experiment) {
       if (drawing["y"] != figure.spec.y.front() || drawing["x"] != figure.spec.x) continue;
       for (std::size_t panel = 0; panel < figure.panels.size(); ++panel) {
         if (fits(drawing, figure, figure.panels[panel]))
-          drawn.emplace_back(panel, study_series(entry, drawing, figure));
+          drawn.emplace_back(panel, study_series(entry, drawing, figure, divisor));
       }
     }
     if (drawn.empty()) continue;
@@ -231,6 +247,8 @@ void add_studies(DrawnFigure& figure, const std::string& experiment) {
     figure.notes.push_back(fmt::format("Hollow diamonds: {}, {} ({}){}", origin_name(entry["origin"]),
                                        entry["what"].get<std::string>(), entry["setting"].get<std::string>(),
                                        factor == 1 ? "." : ", scaled by one factor so that shapes compare."));
+    if (divisor != 1 && is_length(figure.spec.x))
+      figure.notes.back() += fmt::format(" Its lengths are divided by {}, as those of this run are.", significant(divisor));
   }
 }
 
@@ -248,13 +266,14 @@ std::vector<StudyFinding> study_findings(const std::string& experiment, const st
   for (const json& row : rows) {
     if (row.value("run", "") == run) own.push_back(&row);
   }
+  const double divisor = study_divisor(rows);
   std::vector<StudyFinding> findings;
   for (const json& entry : published()) {
     if (!is_about(entry, experiment)) continue;
     StudyFinding finding;
     finding.found = fmt::format("{} ({}): {}", capitalised(origin_name(entry["origin"])),
                                 entry["what"].get<std::string>(), entry["found"].get<std::string>());
-    finding.here = found_here(entry["here"], own);
+    finding.here = found_here(entry["here"], own, divisor);
     findings.push_back(std::move(finding));
   }
   return findings;

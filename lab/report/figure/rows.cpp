@@ -259,6 +259,16 @@ std::string missing_field(const Figure& spec, const std::vector<json>& rows, con
   for (const std::string& field : needed) {
     if (!field.empty() && !some_row_has(rows, field)) return field;
   }
+  // Rows of an older version have newer fields as null.
+  auto measured = [](const json& row) { return row["status"] == "ok"; };
+  auto valued = [](const std::string& field) {
+    return [field](const json& row) { return row["status"] == "ok" && !field_value(row, field).is_null(); };
+  };
+  const std::string& value = drawn.value.empty() ? drawn.y.front() : drawn.value;
+  const bool any_measured = std::any_of(rows.begin(), rows.end(), measured);
+  const bool table = drawn.kind == FigureKind::table;
+  if (any_measured && !table && !std::any_of(rows.begin(), rows.end(), valued(value))) return value;
+  if (any_measured && !drawn.x.empty() && !std::any_of(rows.begin(), rows.end(), valued(drawn.x))) return drawn.x;
   return {};
 }
 
@@ -268,7 +278,7 @@ Figure without_missing_fields(const Figure& spec, const std::vector<json>& rows)
   std::erase_if(drawn.facets, missing);
   std::erase_if(drawn.bounds, missing);
   std::erase_if(drawn.series, missing);
-  if (spec.kind == FigureKind::table) std::erase_if(drawn.y, missing);
+  if (spec.kind == FigureKind::table || spec.kind == FigureKind::hierarchy) std::erase_if(drawn.y, missing);
   return drawn;
 }
 

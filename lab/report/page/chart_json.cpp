@@ -63,7 +63,7 @@ Json chart_json(const DrawnFigure& figure) {
     panels.push_back({{"title", panel.title}, {"series", all}});
   }
   const bool bars = figure.spec.kind == FigureKind::bars;
-  const bool instead = bars && figure.spec.log_y && too_wide_for_bars(figure);
+  const bool instead = bars && figure.spec.log_y && !figure.spec.stack && too_wide_for_bars(figure);
   const bool line_up = instead && figure.x.numeric && figure.x.values.size() > 2 && figure.x.values.front() > 0;
   const bool log = figure.spec.log_y && (!bars || instead);
   const bool log_x = figure.x.log || line_up;
@@ -85,6 +85,7 @@ Json chart_json(const DrawnFigure& figure) {
                         : figure.y.measure == Measure::memory ? "memory"
                                                               : "other"},
             {"log", log}}},
+          {"stack", figure.spec.stack},
           {"overlaid", figure.y.measure == Measure::loss},
           {"panels", panels}};
 }

@@ -28,6 +28,7 @@ std::string drawing_html(const DrawnFigure& figure, const std::string& id, Json&
       text = fmt::format("<p class=\"settings\">colour: {}</p><div class=\"panels\">", html_text(axis_label(figure.y)));
       for (const Panel& panel : figure.panels) text += heatmap_html(figure, panel);
       return text + "</div>\n";
+    case FigureKind::hierarchy: return hierarchy_html(figure);
     case FigureKind::lines:
     case FigureKind::bars: break;
   }

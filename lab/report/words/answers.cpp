@@ -384,6 +384,37 @@ Answer out_of_memory(const Evidence& all) {
   return answer;
 }
 
+Answer steps(const Evidence& all) {
+  double sum = 0;
+  const json* largest = nullptr;
+  for (const json* row : all.with({{"algorithm", "standard"}}).measured().rows()) {
+    const auto time = number_of(*row, "median_ms");
+    if (field_value(*row, "stage").is_null() || !time) continue;
+    sum += *time;
+    if (largest == nullptr || *time > *number_of(*largest, "median_ms")) largest = row;
+  }
+  if (largest == nullptr) return {};
+  const std::string ours = all.ours();
+  const std::string share = fmt::format("{} takes {:.0f} % of the {} that standard spends in its steps",
+                                        value_text(field_value(*largest, "stage")),
+                                        100 * *number_of(*largest, "median_ms") / sum, text_of("median_ms", sum));
+  const Rows fused = all.with({{"algorithm", ours}}).measured().rows();
+  if (fused.empty() || !number_of(*fused.front(), "median_ms")) return {share + ".", {}};
+  return {fmt::format("{}; {} does all of them in {}.", share, ours, text_of("median_ms", *number_of(*fused.front(), "median_ms"))), {}};
+}
+
+// What an experiment of a study asks as well: "t4_batch" asks what "batch" does.
+std::string plain_name(const std::string& name) {
+  static const std::map<std::string, std::string> kSame = {
+      {"t4_width", "embedding"},    {"sweeps_width", "embedding"},  {"tables_width", "embedding"},
+      {"l4_kernel", "minimal"},     {"tables_points", "out_of_memory"}, {"sweeps_comparison", "sequence"}};
+  if (const auto found = kSame.find(name); found != kSame.end()) return found->second;
+  for (const std::string prefix : {"t4_", "sweeps_", "tables_", "paper_"}) {
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  }
+  return name;
+}
+
 // The experiment's own answer; a function for each question.
 Answer own_answer(const std::string& name, const Evidence& all) {
   using Function = Answer (*)(const Evidence&);
@@ -396,7 +427,7 @@ Answer own_answer(const std::string& name, const Evidence& all) {
       {"long", long_sequences},     {"minimal", minimal},
       {"accuracy", accuracy},       {"out_of_memory", out_of_memory},
       {"training", training_answer}, {"gpt", gpt_answer},
-      {"peers", peers_answer}};
+      {"peers", peers_answer},      {"steps", steps}};
   if (name == "heads") return extremes(all, "q_heads", "median_ms", "the number of heads");
   if (name == "head_dim") return extremes(all, "qk_dim", "tflops", "the head dimension");
   const auto found = kAnswers.find(name);
@@ -417,7 +448,8 @@ Answer answer_of(const Section& section) {
   const auto most = std::max_element(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();
   });
-  Answer answer = own_answer(section.spec.name, Evidence(most->second));
+  Answer answer = own_answer(plain_name(section.spec.name), Evidence(most->second));
+  for (Finding& finding : answer.findings) finding.experiment = section.spec.name;
   if (answer.sentence.empty()) {
     for (const DrawnFigure& figure : section.figures) {
       const Reading reading = reading_of(figure);
@@ -439,7 +471,7 @@ std::vector<Finding> top_findings(const Report& report) {
   std::vector<Finding> first, second;
   for (const char* name : kOrder) {
     for (const Section& section : report.sections) {
-      if (section.spec.name != name) continue;
+      if (plain_name(section.spec.name) != name) continue;
       const Answer answer = answer_of(section);
       for (std::size_t i = 0; i < answer.findings.size(); ++i) {
         if (!answer.findings[i].number.empty()) (i == 0 || first.size() < 2 ? first : second).push_back(answer.findings[i]);
