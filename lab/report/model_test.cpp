@@ -347,7 +347,7 @@ TEST(ReportModel, CurvesThatCoincideAreTwins) {
 TEST(ReportModel, ShortCallsAreDominatedByTheirLaunch) {
   std::vector<nlohmann::json> rows;
   for (const int seq : {64, 128, 256, 512}) {
-    rows.push_back(test_row("flash2", seq, 1));
+    rows.push_back(test_row("flash2", seq, seq));
     rows.back()["tflops"] = seq < 256 ? 0.1 * seq / 256 : 0.11 * seq / 256;
   }
   const DrawnFigure figure = only_figure(rows);
@@ -356,6 +356,9 @@ TEST(ReportModel, ShortCallsAreDominatedByTheirLaunch) {
   EXPECT_TRUE(series.at(1)->overhead);
   EXPECT_FALSE(series.at(2)->overhead);  // half of the best
   EXPECT_FALSE(series.at(3)->overhead);
+  for (nlohmann::json& row : rows) row["tflops"] = 1.0 / row["q_length"].get<int>();  // slower when long: no launch
+  const DrawnFigure falling = only_figure(rows);
+  EXPECT_FALSE(falling.panels[0].series[0].at(3)->overhead);
 }
 
 TEST(ReportModel, FieldsThatOlderRowsLackAreLeftOutAndSaid) {

@@ -137,10 +137,12 @@ void add_speedup_quartiles(std::vector<json>& rows) {
 }
 
 void mark_overhead(Series& series, const std::vector<std::optional<double>>& rates) {
-  double best = 0;
-  for (const auto& rate : rates) best = std::max(best, rate.value_or(0));
+  const auto best = std::max_element(rates.begin(), rates.end());  // nothing is less than any rate
+  if (best == rates.end() || !*best) return;
+  const Mark& fastest = series.marks[static_cast<std::size_t>(best - rates.begin())];
   for (std::size_t i = 0; i < series.marks.size(); ++i) {
-    series.marks[i].overhead = rates[i] && *rates[i] < best / 2;
+    Mark& mark = series.marks[i];
+    mark.overhead = mark.y && fastest.y && *mark.y < *fastest.y && rates[i] && *rates[i] < **best / 2;
   }
 }
 

@@ -21,8 +21,8 @@ std::optional<Mark> measured_mark(const nlohmann::json& row, const std::string& 
 // at the same point.
 void add_speedup_quartiles(std::vector<nlohmann::json>& rows);
 
-// Marks the times of a series that the launch of a call dominates: there the series computes less
-// than half as fast as where it computes fastest. `rates` are FLOP/s in any unit, by mark; a mark
+// Marks the times of a series that the launch of a call dominates: shorter calls than the one that
+// computes fastest, at less than half its rate. `rates` are FLOP/s in any unit, by mark; a mark
 // without one is left as it is.
 void mark_overhead(Series& series, const std::vector<std::optional<double>>& rates);
 
