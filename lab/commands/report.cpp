@@ -69,18 +69,23 @@ std::string difference_text(const report::Difference& difference) {
   std::vector<std::vector<std::string>> rows;
   for (const report::ChangedRow& row : difference.rows) {
     if (row.change == report::Change::same || row.change == report::Change::unclear) continue;
-    rows.push_back({row.experiment, row.method, row.point, row.old_time, row.new_time, report::ratio_text(row),
-                    report::change_text(row.change)});
+    rows.push_back({row.experiment, row.method, row.point, row.old_time, row.new_time,
+                    report::ratio_text(row), report::change_text(row.change)});
   }
-  std::string text = wrap(fmt::format("{} against {}, {}: {}", difference.new_path, difference.old_path,
-                                      counted(difference.rows.size(), "common point"),
-                                      report::summary_text(difference)),
-                          line_width(), 0) +
-                     "\n";
+  std::string text =
+      wrap(fmt::format("{} against {}, {}: {}", difference.new_path, difference.old_path,
+                       counted(difference.rows.size(), "common point"), report::summary_text(difference)),
+           line_width(), 0) +
+      "\n";
   if (rows.empty()) return text;
   return text + "\n" +
-         render({{"experiment", 0, Justify::left}, {"method", 0, Justify::left}, {"point", 0, Justify::left}, {"old"},
-                 {"new"}, {"new / old (interval)"}, {"verdict", 0, Justify::left}},
+         render({{"experiment", 0, Justify::left},
+                 {"method", 0, Justify::left},
+                 {"point", 0, Justify::left},
+                 {"old"},
+                 {"new"},
+                 {"new / old (interval)"},
+                 {"verdict", 0, Justify::left}},
                 rows);
 }
 
@@ -100,8 +105,9 @@ int run_report(const ReportOptions& options) {
     throw UsageError("RESULTS: give at least one results.jsonl or a folder that holds one");
   }
   if (options.compare && options.results.size() != 2) {
-    throw UsageError(fmt::format("--compare: needs two results, the old and the new, and {} given",
-                                 options.results.size() == 1 ? "1 is" : fmt::format("{} are", options.results.size())));
+    throw UsageError(
+        fmt::format("--compare: needs two results, the old and the new, and {} given",
+                    options.results.size() == 1 ? "1 is" : fmt::format("{} are", options.results.size())));
   }
   const std::vector<ResultsFile> files = read_all(options.results);
   std::optional<report::Difference> difference;
@@ -142,7 +148,8 @@ void add_report(CLI::App& application, Action& action) {
       "several machines or commits are drawn into the same figures. Of two runs of one machine and commit "
       "that\n"
       "measured the same points, the later is drawn, and the page names both.\n\n"
-      "A comparison calls a point faster or slower when the quartiles of the two runs do not overlap and the\n"
+      "A comparison calls a point faster or slower when the quartiles of the two runs do not overlap and "
+      "the\n"
       "medians differ by more than 5 %. The page shows it whenever two results are given.\n\n"
       "Examples:\n"
       "  tessera report results/\n"

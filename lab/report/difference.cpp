@@ -32,7 +32,8 @@ const std::vector<std::string>& point_fields() {
 std::string point_text(const json& row, const Rows& experiment) {
   std::vector<std::string> parts;
   for (const std::string& field : point_fields()) {
-    if (field == "experiment" || field == "algorithm" || field == "k_length" || field == "kv_heads" || field == "v_dim")
+    if (field == "experiment" || field == "algorithm" || field == "k_length" || field == "kv_heads" ||
+        field == "v_dim")
       continue;
     if (distinct(experiment, field).size() > 1) parts.push_back(named_value_text(row, field));
   }
@@ -74,7 +75,8 @@ Difference difference_of(const ResultsFile& older, const ResultsFile& newer) {
   for (const json& row : older.rows) {
     const std::string key = key_of(row, point_fields());
     by_experiment[row["experiment"]].push_back(&row);
-    auto found = std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first == key; });
+    auto found =
+        std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first == key; });
     if (found == before.end()) before.emplace_back(key, &row);
     else found->second = &row;
   }
@@ -121,17 +123,20 @@ const char* change_text(Change change) {
 
 std::string summary_text(const Difference& difference) {
   std::vector<std::string> parts;
-  for (const Change change : {Change::faster, Change::slower, Change::broken, Change::repaired, Change::same, Change::unclear}) {
+  for (const Change change :
+       {Change::faster, Change::slower, Change::broken, Change::repaired, Change::same, Change::unclear}) {
     const std::size_t count = difference.count(change);
     if (count == 0) continue;
-    parts.push_back(fmt::format("{} {}", count, change == Change::unclear ? "without a difference found" : change_text(change)));
+    parts.push_back(fmt::format(
+        "{} {}", count, change == Change::unclear ? "without a difference found" : change_text(change)));
   }
   return parts.empty() ? "no point in common" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string ratio_text(const ChangedRow& row) {
   if (row.ratio <= 0) return {};
-  return fmt::format("{} ({} to {})", significant(row.ratio, 3), significant(row.low, 3), significant(row.high, 3));
+  return fmt::format("{} ({} to {})", significant(row.ratio, 3), significant(row.low, 3),
+                     significant(row.high, 3));
 }
 
 }  // namespace tessera::lab::report

@@ -22,10 +22,10 @@ Difference of(std::vector<nlohmann::json> before, std::vector<nlohmann::json> af
 }
 
 TEST(ReportDifference, AChangeNeedsQuartilesThatDoNotOverlap) {
-  const Difference found = of({timed("flash2", 128, 10, 0.02), timed("flash2", 256, 10, 0.02), timed("flash2", 512, 10, 0.2),
-                               timed("flash2", 1024, 10, 0.001)},
-                              {timed("flash2", 128, 8, 0.02), timed("flash2", 256, 12, 0.02), timed("flash2", 512, 8, 0.2),
-                               timed("flash2", 1024, 10.3, 0.001)});
+  const Difference found = of({timed("flash2", 128, 10, 0.02), timed("flash2", 256, 10, 0.02),
+                               timed("flash2", 512, 10, 0.2), timed("flash2", 1024, 10, 0.001)},
+                              {timed("flash2", 128, 8, 0.02), timed("flash2", 256, 12, 0.02),
+                               timed("flash2", 512, 8, 0.2), timed("flash2", 1024, 10.3, 0.001)});
   ASSERT_EQ(found.rows.size(), 4U);
   EXPECT_EQ(found.rows[0].change, Change::faster);
   EXPECT_EQ(found.rows[1].change, Change::slower);
@@ -40,8 +40,9 @@ TEST(ReportDifference, AChangeNeedsQuartilesThatDoNotOverlap) {
 }
 
 TEST(ReportDifference, RowsThatFailNowAreBroken) {
-  const Difference found = of({timed("flash2", 128, 10, 0.02), test_missing("standard", 128, "out_of_memory", "full")},
-                              {test_missing("flash2", 128, "failed", "why"), timed("standard", 128, 10, 0.02)});
+  const Difference found =
+      of({timed("flash2", 128, 10, 0.02), test_missing("standard", 128, "out_of_memory", "full")},
+         {test_missing("flash2", 128, "failed", "why"), timed("standard", 128, 10, 0.02)});
   EXPECT_EQ(found.count(Change::broken), 1U);
   EXPECT_EQ(found.count(Change::repaired), 1U);
   EXPECT_EQ(found.rows[0].new_time, "failed");
@@ -50,12 +51,14 @@ TEST(ReportDifference, RowsThatFailNowAreBroken) {
 }
 
 TEST(ReportDifference, PointsOfOneRunAloneAreCounted) {
-  const Difference found = of({timed("flash2", 128, 10, 0.02), timed("flash2", 256, 10, 0.02)},
-                              {timed("flash2", 256, 10, 0.02), timed("flash2", 512, 9, 0.02), timed("flash1", 512, 9, 0.02)});
+  const Difference found =
+      of({timed("flash2", 128, 10, 0.02), timed("flash2", 256, 10, 0.02)},
+         {timed("flash2", 256, 10, 0.02), timed("flash2", 512, 9, 0.02), timed("flash1", 512, 9, 0.02)});
   EXPECT_EQ(found.rows.size(), 1U);
   EXPECT_EQ(found.only_old, 1U);
   EXPECT_EQ(found.only_new, 2U);
-  EXPECT_EQ(summary_text(of({timed("flash2", 128, 1, 0)}, {timed("flash1", 128, 1, 0)})), "no point in common");
+  EXPECT_EQ(summary_text(of({timed("flash2", 128, 1, 0)}, {timed("flash1", 128, 1, 0)})),
+            "no point in common");
 }
 
 TEST(ReportDifference, ThePageShowsWhatChanged) {
@@ -63,7 +66,8 @@ TEST(ReportDifference, ThePageShowsWhatChanged) {
   const std::string page = report_page(make_report({test_results(test_rows())}), {}, found);
   EXPECT_NE(page.find("Of 1 common point: 1 slower."), std::string::npos);
   EXPECT_NE(page.find("2.00 (1.92 to 2.08)"), std::string::npos);
-  EXPECT_EQ(report_page(make_report({test_results(test_rows())}), {}).find("id=\"difference\""), std::string::npos);
+  EXPECT_EQ(report_page(make_report({test_results(test_rows())}), {}).find("id=\"difference\""),
+            std::string::npos);
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ Section make_section(const Experiment& spec, std::vector<json> rows) {
   for (const Figure& figure : spec.figures) {
     const std::string where = fmt::format("experiment '{}', figure '{}'", spec.name, figure.title);
     if (const std::string missing = missing_field(figure, section.rows, where); !missing.empty()) {
-      section.notes.push_back(
-          fmt::format("The figure \"{}\" is not drawn: no row of this run has the field {}.", figure.title, missing));
+      section.notes.push_back(fmt::format(
+          "The figure \"{}\" is not drawn: no row of this run has the field {}.", figure.title, missing));
       continue;
     }
     section.figures.push_back(make_figure(figure, section.rows, where));

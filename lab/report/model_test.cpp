@@ -334,7 +334,8 @@ TEST(ReportModel, ZeroIsAValueOnALogarithmicAxis) {
 
 TEST(ReportModel, CurvesThatCoincideAreTwins) {
   std::vector<nlohmann::json> rows = test_rows();
-  for (const int seq : {128, 256, 512}) rows.push_back(test_row("flash3", seq, seq == 512 ? 16.1 : seq / 32 - 2));
+  for (const int seq : {128, 256, 512})
+    rows.push_back(test_row("flash3", seq, seq == 512 ? 16.1 : seq / 32 - 2));
   rows[6]["median_ms"] = 2.0, rows[7]["median_ms"] = 8.0;
   const DrawnFigure figure = only_figure(rows);
   EXPECT_EQ(figure.panels[0].series[2].twin, "flash2");
@@ -356,7 +357,8 @@ TEST(ReportModel, ShortCallsAreDominatedByTheirLaunch) {
   EXPECT_TRUE(series.at(1)->overhead);
   EXPECT_FALSE(series.at(2)->overhead);  // half of the best
   EXPECT_FALSE(series.at(3)->overhead);
-  for (nlohmann::json& row : rows) row["tflops"] = 1.0 / row["q_length"].get<int>();  // slower when long: no launch
+  for (nlohmann::json& row : rows)
+    row["tflops"] = 1.0 / row["q_length"].get<int>();  // slower when long: no launch
   const DrawnFigure falling = only_figure(rows);
   EXPECT_FALSE(falling.panels[0].series[0].at(3)->overhead);
 }
@@ -440,7 +442,8 @@ TEST(ReportModel, PartsStandOnEachOther) {
 
 TEST(ReportModel, LevelsOfMemoryAreAPicture) {
   Rows rows;
-  for (const auto& [level, bytes, rate] : {std::tuple{"L1", 32768.0, 2.0}, std::tuple{"memory", 1073741824.0, 4.0}}) {
+  for (const auto& [level, bytes, rate] :
+       {std::tuple{"L1", 32768.0, 2.0}, std::tuple{"memory", 1073741824.0, 4.0}}) {
     rows.push_back(test_row("flash2", 128, rate));
     rows.back().update({{"preset", level}, {"peak_extra_bytes", bytes}});
   }
@@ -450,13 +453,16 @@ TEST(ReportModel, LevelsOfMemoryAreAPicture) {
   spec.y = {"peak_extra_bytes", "median_ms"};
   spec.series = {};
   const DrawnFigure figure = only_figure(rows, spec);
-  EXPECT_EQ(reading_of(figure).sentences.front(), "L1 holds 32.0 KiB at 2.00 ms and memory holds 1.00 GiB at 4.00 ms.");
-  EXPECT_TRUE(contains(report_page(make_report({test_results(rows, spec)}), {}), "<b>memory</b><span>1.00 GiB</span>"));
+  EXPECT_EQ(reading_of(figure).sentences.front(),
+            "L1 holds 32.0 KiB at 2.00 ms and memory holds 1.00 GiB at 4.00 ms.");
+  EXPECT_TRUE(contains(report_page(make_report({test_results(rows, spec)}), {}),
+                       "<b>memory</b><span>1.00 GiB</span>"));
 }
 
 TEST(ReportPage, LongReasonsAreCutInNotes) {
   std::vector<nlohmann::json> rows = test_rows();
-  const std::string trace = "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n" + std::string(400, 'x');
+  const std::string trace =
+      "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n" + std::string(400, 'x');
   rows[5] = test_missing("flash2", 512, "failed", trace);
   const DrawnFigure figure = only_figure(rows);
   ASSERT_EQ(figure.notes.size(), 1U);

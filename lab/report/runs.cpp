@@ -121,16 +121,16 @@ bool has_quartiles(const json& row) {
 }
 
 bool is_noisy(const json& row) {
-  return has_quartiles(row) &&
-         *number_of(row, "upper_quartile_ms") - *number_of(row, "lower_quartile_ms") >
-             kNoisyRange * *number_of(row, "median_ms");
+  return has_quartiles(row) && *number_of(row, "upper_quartile_ms") - *number_of(row, "lower_quartile_ms") >
+                                   kNoisyRange * *number_of(row, "median_ms");
 }
 
 MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& prefer) {
   const bool known = prefer.empty() || std::any_of(files.begin(), files.end(), [&](const ResultsFile& file) {
                        return is_preferred(file.path, prefer);
                      });
-  if (!known) throw UsageError(fmt::format("--prefer '{}': is none of the results; give one of them", prefer));
+  if (!known)
+    throw UsageError(fmt::format("--prefer '{}': is none of the results; give one of them", prefer));
 
   const std::vector<std::string> point = point_fields();
   auto place_of = [](const json& row) {
@@ -140,7 +140,8 @@ MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& 
   for (const ResultsFile& file : files) {
     for (const json& row : file.rows) {
       const std::string key = place_of(row);
-      auto found = std::find_if(places.begin(), places.end(), [&](const auto& one) { return one.first == key; });
+      auto found =
+          std::find_if(places.begin(), places.end(), [&](const auto& one) { return one.first == key; });
       if (found == places.end()) found = places.insert(found, {key, {}});
       std::vector<Part>& parts = found->second;
       if (parts.empty() || parts.back().path != file.path) parts.push_back({file.path, "", 0, {}});
@@ -154,9 +155,8 @@ MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& 
   std::map<std::string, std::set<std::string>> left_out;  // place: files whose rows are not drawn
   for (const auto& [key, parts] : places) {
     if (parts.size() < 2) continue;
-    const auto later = std::max_element(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-      return a.last_date < b.last_date;
-    });
+    const auto later = std::max_element(
+        parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.last_date < b.last_date; });
     const auto chosen = std::find_if(parts.begin(), parts.end(),
                                      [&](const Part& part) { return is_preferred(part.path, prefer); });
     const Part& drawn = chosen == parts.end() ? *later : *chosen;
@@ -169,10 +169,11 @@ MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& 
     }
     merged.notes.emplace_back(
         key.substr(0, key.find('\x1f')),
-        fmt::format("{} runs of one machine and commit measured this experiment. Drawn is {} {}; the others: {}. "
-                    "`tessera report --prefer` chooses.",
-                    parts.size(), chosen == parts.end() ? "the later," : "the preferred,", part_text(drawn),
-                    fmt::join(others, "; ")));
+        fmt::format(
+            "{} runs of one machine and commit measured this experiment. Drawn is {} {}; the others: {}. "
+            "`tessera report --prefer` chooses.",
+            parts.size(), chosen == parts.end() ? "the later," : "the preferred,", part_text(drawn),
+            fmt::join(others, "; ")));
   }
 
   std::vector<std::size_t> run_index;
@@ -190,7 +191,8 @@ MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& 
       return same_place(run, other) && other.commit != run.commit && other.last_date > run.last_date;
     });
   }
-  for (std::size_t i = 0; i < merged.rows.size(); ++i) merged.rows[i]["run"] = merged.runs[run_index[i]].label;
+  for (std::size_t i = 0; i < merged.rows.size(); ++i)
+    merged.rows[i]["run"] = merged.runs[run_index[i]].label;
   return merged;
 }
 

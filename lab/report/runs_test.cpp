@@ -32,7 +32,8 @@ double time_at(const Report& report, std::size_t series, std::size_t x) {
 }
 
 TEST(ReportRuns, OfTwoRunsTheLaterIsDrawnAndBothAreNamed) {
-  const ResultsFile first = run("a/results.jsonl", "2026-01-01", 1), second = run("b/results.jsonl", "2026-02-02", 3);
+  const ResultsFile first = run("a/results.jsonl", "2026-01-01", 1),
+                    second = run("b/results.jsonl", "2026-02-02", 3);
   for (const auto& files : {std::vector{first, second}, std::vector{second, first}}) {
     const Report report = make_report(files);
     EXPECT_EQ(report.runs.size(), 1U);
@@ -48,14 +49,16 @@ TEST(ReportRuns, OfTwoRunsTheLaterIsDrawnAndBothAreNamed) {
 TEST(ReportRuns, PreferChooses) {
   const std::vector<ResultsFile> files = {run("a/results.jsonl", "2026-01-01", 1),
                                           run("b/results.jsonl", "2026-02-02", 3)};
-  for (const char* prefer : {"a/results.jsonl", "a", "a/"}) EXPECT_EQ(time_at(make_report(files, prefer), 1, 2), 16);
+  for (const char* prefer : {"a/results.jsonl", "a", "a/"})
+    EXPECT_EQ(time_at(make_report(files, prefer), 1, 2), 16);
   EXPECT_EQ(time_at(make_report(files, "b"), 1, 2), 48);
   EXPECT_THROW(make_report(files, "c"), UsageError);
 }
 
 // No curve has points of both: also those that only the earlier run has are left out.
 TEST(ReportRuns, CurvesAreNeverMixed) {
-  const Report report = make_report({run("a/results.jsonl", "2026-01-01", 1), run("b/results.jsonl", "2026-02-02", 3, 4)});
+  const Report report =
+      make_report({run("a/results.jsonl", "2026-01-01", 1), run("b/results.jsonl", "2026-02-02", 3, 4)});
   const DrawnFigure& figure = report.sections[0].figures[0];
   EXPECT_EQ(figure.x.values, (std::vector<double>{128, 256}));
   EXPECT_EQ(time_at(report, 1, 1), 24);

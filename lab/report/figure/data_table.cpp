@@ -39,7 +39,8 @@ std::string spread_cell(const json& row) {
 
 }  // namespace
 
-DataTable make_table(const Rows& rows, std::vector<std::string> fields, const std::vector<Quantity>& measured) {
+DataTable make_table(const Rows& rows, std::vector<std::string> fields,
+                     const std::vector<Quantity>& measured) {
   DataTable table;
   auto add_column = [&](const std::string& header, bool numeric) {
     table.headers.push_back(header);

@@ -11,6 +11,7 @@ namespace tessera::lab::report {
 
 // One line per row: the fields in which rows differ, what was measured, and the status where one of
 // the rows has no value. A time with its quartiles too far apart starts with "~".
-DataTable make_table(const Rows& rows, std::vector<std::string> fields, const std::vector<Quantity>& measured);
+DataTable make_table(const Rows& rows, std::vector<std::string> fields,
+                     const std::vector<Quantity>& measured);
 
 }  // namespace tessera::lab::report

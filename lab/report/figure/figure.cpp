@@ -93,8 +93,8 @@ void drop_unsaved(std::vector<json>& rows, const std::string& field) {
   }
 }
 
-// Bars that stand on each other are parts of a whole. A row without a part is a whole itself, such as
-// a fused kernel; where its parts were measured too, they are drawn instead.
+// Bars that stand on each other are parts of a whole. A row without a part is a whole itself, such
+// as a fused kernel; where its parts were measured too, they are drawn instead.
 void name_wholes(std::vector<json>& rows, const Figure& spec) {
   const std::string& part = spec.series.front();
   std::set<std::string> split;
@@ -217,9 +217,9 @@ DrawnFigure make_figure(const Figure& asked, const std::vector<json>& given, con
     figure.columns.push_back(make_figure(column, all, where));
   }
   if (dropped > 0) {
-    figure.notes.push_back(
-        fmt::format("{} of {} rows measure a point again within one run; the latest row of each point is drawn.",
-                    dropped, all.size()));
+    figure.notes.push_back(fmt::format(
+        "{} of {} rows measure a point again within one run; the latest row of each point is drawn.", dropped,
+        all.size()));
   }
   return figure;
 }

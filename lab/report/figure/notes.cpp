@@ -40,8 +40,9 @@ void note_empty_column(DrawnFigure& figure, const Quantity& quantity, const Rows
   if (!empty) return;
   const json why =
       field_value(*rows.front(), quantity.field.substr(0, quantity.field.rfind("_bytes")) + "_note");
-  figure.notes.push_back(fmt::format("{}: {}", quantity.label,
-                                     why.is_string() ? short_reason(why.get<std::string>()) : "no row has a value"));
+  figure.notes.push_back(
+      fmt::format("{}: {}", quantity.label,
+                  why.is_string() ? short_reason(why.get<std::string>()) : "no row has a value"));
 }
 
 void add_notes(DrawnFigure& figure) {
@@ -81,8 +82,9 @@ void add_notes(DrawnFigure& figure) {
     }
   }
   if (!twins.empty()) {
-    figure.notes.push_back(fmt::format("Curves that coincide to 1 %, the second one dashed over the first: {}.",
-                                       fmt::format("{}", fmt::join(twins, "; "))));
+    figure.notes.push_back(
+        fmt::format("Curves that coincide to 1 %, the second one dashed over the first: {}.",
+                    fmt::format("{}", fmt::join(twins, "; "))));
   }
 }
 

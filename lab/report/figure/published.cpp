@@ -104,7 +104,8 @@ Series study_series(const json& entry, const json& drawing, const DrawnFigure& f
   return series;
 }
 
-// One factor that brings the values of a study near ours; 1 where they already are, or have no unit.
+// One factor that brings the values of a study near ours; 1 where they already are, or have no
+// unit.
 double study_factor(const DrawnFigure& figure, const std::vector<std::pair<std::size_t, Series>>& all) {
   if (figure.y.unit == "×" || figure.y.unit == "%" || figure.y.unit.empty()) return 1;
   double sum = 0;
@@ -125,11 +126,13 @@ double study_factor(const DrawnFigure& figure, const std::vector<std::pair<std::
 
 // A place of a study in the rows of a run: a length is divided as the rows say.
 std::string here_text(const std::string& field, const json& value, double divisor) {
-  return is_length(field) && value.is_number() ? value_text(json(value.get<double>() / divisor)) : value_text(value);
+  return is_length(field) && value.is_number() ? value_text(json(value.get<double>() / divisor))
+                                               : value_text(value);
 }
 
 bool matches(const json& row, const json& where, double divisor) {
-  return row["status"] == "ok" && std::all_of(where.items().begin(), where.items().end(), [&](const auto& item) {
+  return row["status"] == "ok" &&
+         std::all_of(where.items().begin(), where.items().end(), [&](const auto& item) {
            return value_text(field_value(row, item.key())) == here_text(item.key(), item.value(), divisor);
          });
 }
@@ -205,10 +208,11 @@ std::string mean_here(const json& here, const Rows& rows) {
   }
   if (count == 0) return {};
   const double mean = sum / count;
-  return fmt::format("it {} {} % {} on average over {} point{}", mean < 0 ? "cost" : "saved",
-                     significant(std::fabs(mean), 3), mean < 0 ? "more " + here["words"].get<std::string>().substr(7)
-                                                               : here["words"].get<std::string>(),
-                     count, count == 1 ? "" : "s");
+  return fmt::format(
+      "it {} {} % {} on average over {} point{}", mean < 0 ? "cost" : "saved",
+      significant(std::fabs(mean), 3),
+      mean < 0 ? "more " + here["words"].get<std::string>().substr(7) : here["words"].get<std::string>(),
+      count, count == 1 ? "" : "s");
 }
 
 std::string found_here(const json& here, const Rows& all, double divisor) {
@@ -248,7 +252,8 @@ void add_studies(DrawnFigure& figure, const std::string& experiment, const std::
                                        entry["what"].get<std::string>(), entry["setting"].get<std::string>(),
                                        factor == 1 ? "." : ", scaled by one factor so that shapes compare."));
     if (divisor != 1 && is_length(figure.spec.x))
-      figure.notes.back() += fmt::format(" Its lengths are divided by {}, as those of this run are.", significant(divisor));
+      figure.notes.back() +=
+          fmt::format(" Its lengths are divided by {}, as those of this run are.", significant(divisor));
   }
 }
 

@@ -21,12 +21,35 @@ using nlohmann::json;
 // other field that says what was asked for.
 const std::vector<std::string>& distinctions() {
   static const std::vector<std::string> kAll = [] {
-    std::vector<std::string> all = {
-        "run",      "algorithm",         "direction",  "dtype",    "mask",   "variant",  "preset",
-        "kept_share", "requested_block_k", "q_length",   "batch",    "k_length", "depth", "embedding",
-        "q_heads",  "kv_heads",          "qk_dim",     "v_dim",    "block_q", "block_k", "bias",
-        "alibi",    "softcap",           "dropout",    "threads",  "optimizer", "compiled", "deterministic",
-        "memory_budget_bytes"};
+    std::vector<std::string> all = {"run",
+                                    "algorithm",
+                                    "direction",
+                                    "dtype",
+                                    "mask",
+                                    "variant",
+                                    "preset",
+                                    "kept_share",
+                                    "requested_block_k",
+                                    "q_length",
+                                    "batch",
+                                    "k_length",
+                                    "depth",
+                                    "embedding",
+                                    "q_heads",
+                                    "kv_heads",
+                                    "qk_dim",
+                                    "v_dim",
+                                    "block_q",
+                                    "block_k",
+                                    "bias",
+                                    "alibi",
+                                    "softcap",
+                                    "dropout",
+                                    "threads",
+                                    "optimizer",
+                                    "compiled",
+                                    "deterministic",
+                                    "memory_budget_bytes"};
     const std::vector<std::string> never = {"experiment", "scale", "seed", "step"};
     for (const Field& field : fields()) {
       const bool listed = std::find(all.begin(), all.end(), field.name) != all.end() ||
@@ -268,7 +291,8 @@ std::string missing_field(const Figure& spec, const std::vector<json>& rows, con
   const bool any_measured = std::any_of(rows.begin(), rows.end(), measured);
   const bool table = drawn.kind == FigureKind::table;
   if (any_measured && !table && !std::any_of(rows.begin(), rows.end(), valued(value))) return value;
-  if (any_measured && !drawn.x.empty() && !std::any_of(rows.begin(), rows.end(), valued(drawn.x))) return drawn.x;
+  if (any_measured && !drawn.x.empty() && !std::any_of(rows.begin(), rows.end(), valued(drawn.x)))
+    return drawn.x;
   return {};
 }
 

@@ -31,9 +31,11 @@ Json series_json(const Series& series) {
     marks.push_back(std::move(one));
   }
   for (const StudyPoint& point : series.points) {
-    points.push_back({{"x", point.label.empty() ? Json(point.x) : Json(point.label)}, {"y", rounded(point.y)}});
+    points.push_back(
+        {{"x", point.label.empty() ? Json(point.x) : Json(point.label)}, {"y", rounded(point.y)}});
   }
-  Json json = {{"name", series.name}, {"color", series.color}, {"dash", series.dash}, {"theory", series.theory}};
+  Json json = {
+      {"name", series.name}, {"color", series.color}, {"dash", series.dash}, {"theory", series.theory}};
   if (!series.twin.empty()) json["twin"] = true;
   if (!points.empty()) json["points"] = points;
   json["marks"] = marks;
@@ -64,12 +66,15 @@ Json chart_json(const DrawnFigure& figure) {
   }
   const bool bars = figure.spec.kind == FigureKind::bars;
   const bool instead = bars && figure.spec.log_y && !figure.spec.stack && too_wide_for_bars(figure);
-  const bool line_up = instead && figure.x.numeric && figure.x.values.size() > 2 && figure.x.values.front() > 0;
+  const bool line_up =
+      instead && figure.x.numeric && figure.x.values.size() > 2 && figure.x.values.front() > 0;
   const bool log = figure.spec.log_y && (!bars || instead);
   const bool log_x = figure.x.log || line_up;
   // The places of a logarithmic axis of times or bytes carry their units themselves.
   const bool units = log && (figure.y.measure == Measure::time || figure.y.measure == Measure::memory);
-  return {{"kind", !bars || line_up ? "lines" : instead ? "dots" : "bars"},
+  return {{"kind", !bars || line_up ? "lines"
+                   : instead        ? "dots"
+                                    : "bars"},
           {"x",
            {{"label", axis_label(figure.x.quantity) + (log_x ? " (logarithmic)" : "")},
             {"symbol", figure.x.quantity.symbol},

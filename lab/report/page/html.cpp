@@ -51,19 +51,23 @@ std::string small_chart_html(const SmallChart& chart) {
   }
   if (most_x < least_x) return {};
   if (!chart.log) least_y = std::min(0.0, least_y);
-  std::string text = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"small chart\">", kWidth, kHeight);
+  std::string text =
+      fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"small chart\">", kWidth, kHeight);
   std::string names;
   std::size_t place = 0;
   for (const SmallChart::Curve& curve : chart.curves) {
     if (curve.points.empty()) continue;
-    names += fmt::format("<span><i style=\"background:var(--c{})\"></i>{}</span>", curve.color, html_text(curve.name));
+    names += fmt::format("<span><i style=\"background:var(--c{})\"></i>{}</span>", curve.color,
+                         html_text(curve.name));
     const double span_y = std::max(most_y - least_y, 1e-12), span_x = std::max(most_x - least_x, 1e-12);
     if (chart.bars) {
       const double step = kWidth / static_cast<double>(chart.curves.size());
       const double height = (kHeight - kPad) * (curve.points.front().second - least_y) / span_y;
-      text += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"2\" style=\"fill:var(--c{})\"/>",
-                          static_cast<double>(place) * step + step * 0.2, kHeight - height, step * 0.6, std::max(height, 0.5),
-                          curve.color);
+      text += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"2\" "
+          "style=\"fill:var(--c{})\"/>",
+          static_cast<double>(place) * step + step * 0.2, kHeight - height, step * 0.6, std::max(height, 0.5),
+          curve.color);
     } else {
       std::string points;
       for (const auto& [x, y] : curve.points) {
@@ -81,7 +85,8 @@ std::string small_chart_html(const SmallChart& chart) {
 std::string cell_html(const DrawnFigure& figure, const Mark* mark, double low, double high) {
   if (mark == nullptr) return "<td class=\"absent\"></td>";
   if (!mark->y)
-    return fmt::format("<td class=\"absent\" title=\"{}\">{}</td>", html_text(mark->reason), status_sign(mark->status));
+    return fmt::format("<td class=\"absent\" title=\"{}\">{}</td>", html_text(mark->reason),
+                       status_sign(mark->status));
   const bool fits = figure.y.field == "status";
   const double share = fits ? 0.3 : high > low ? (*mark->y - low) / (high - low) : 1;
   return fmt::format("<td class=\"cell{}\" style=\"--share:{:.3f}\" title=\"{}\">{}{}</td>",
@@ -143,7 +148,8 @@ std::string heatmap_html(const DrawnFigure& figure, const Panel& panel) {
                                      [&](const Series& s) { return s.name == name; });
     if (series == panel.series.end()) continue;
     text += fmt::format("<tr><th>{}</th>", html_text(name));
-    for (std::size_t x = 0; x < figure.x.labels.size(); ++x) text += cell_html(figure, series->at(x), low, high);
+    for (std::size_t x = 0; x < figure.x.labels.size(); ++x)
+      text += cell_html(figure, series->at(x), low, high);
     text += "</tr>";
   }
   return text + "</tbody></table></div>\n";
@@ -159,12 +165,14 @@ std::string hierarchy_html(const DrawnFigure& figure) {
     std::string size = "–", speed = "–";
     for (const Panel& panel : figure.panels) {
       for (const Series& series : panel.series) {
-        if (const Mark* mark = series.at(x); mark != nullptr && mark->y) size = quantity_text(figure.y, *mark->y);
+        if (const Mark* mark = series.at(x); mark != nullptr && mark->y)
+          size = quantity_text(figure.y, *mark->y);
       }
     }
     for (const Panel& panel : rate == nullptr ? std::vector<Panel>{} : rate->panels) {
       for (const Series& series : panel.series) {
-        if (const Mark* mark = series.at(x); mark != nullptr && mark->y) speed = quantity_text(rate->y, *mark->y);
+        if (const Mark* mark = series.at(x); mark != nullptr && mark->y)
+          speed = quantity_text(rate->y, *mark->y);
       }
     }
     const double width = 30 + 70.0 * static_cast<double>(x + 1) / static_cast<double>(levels);
@@ -186,21 +194,22 @@ std::string comparisons_html(const Reading& reading) {
   add("method", false), add("at", false), add("value", true), add(reading.baseline, true);
   add("ratio", true), add("verdict", false);
   for (const Comparison& one : reading.comparisons) {
-    std::vector<std::string> cells = {one.method, one.place, one.value, one.baseline,
-                                      one.ratio.empty() ? "–" : one.ratio, one.verdict};
+    std::vector<std::string> cells = {
+        one.method, one.place, one.value, one.baseline, one.ratio.empty() ? "–" : one.ratio, one.verdict};
     if (contexts) cells.insert(cells.begin(), one.context);
     table.rows.push_back(std::move(cells));
   }
   const std::string html = table_html(table);
   if (table.rows.size() <= kShortTable) return "<div class=\"comparisons\">" + html + "</div>\n";
-  return fmt::format("<details class=\"comparisons\"><summary>All {} comparisons with {}</summary>{}</details>\n",
-                     table.rows.size(), html_text(reading.baseline), html);
+  return fmt::format(
+      "<details class=\"comparisons\"><summary>All {} comparisons with {}</summary>{}</details>\n",
+      table.rows.size(), html_text(reading.baseline), html);
 }
 
 std::string card_html(const Finding& finding) {
   return fmt::format("<a class=\"card\" href=\"#{}\"><strong>{}</strong>{}<span>{}</span></a>\n",
-                     html_text(finding.experiment), html_text(finding.number), small_chart_html(finding.chart),
-                     html_sentence(finding.sentence));
+                     html_text(finding.experiment), html_text(finding.number),
+                     small_chart_html(finding.chart), html_sentence(finding.sentence));
 }
 
 std::string difference_html(const Difference& difference) {
@@ -209,20 +218,24 @@ std::string difference_html(const Difference& difference) {
                 {}};
   DataTable changed = all;
   for (const ChangedRow& row : difference.rows) {
-    std::vector<std::string> cells = {row.experiment, row.method, row.point, row.old_time, row.new_time,
-                                      row.ratio > 0 ? ratio_text(row) : "–", change_text(row.change)};
+    std::vector<std::string> cells = {
+        row.experiment,         row.method,   row.point,
+        row.old_time,           row.new_time, row.ratio > 0 ? ratio_text(row) : "–",
+        change_text(row.change)};
     if (row.change != Change::same && row.change != Change::unclear) changed.rows.push_back(cells);
     all.rows.push_back(std::move(cells));
   }
   std::string text = fmt::format(
-      "<section id=\"difference\">\n<h2>New run against old run</h2>\n<p class=\"question\">What did {} change against {}?</p>\n"
+      "<section id=\"difference\">\n<h2>New run against old run</h2>\n<p class=\"question\">What did {} "
+      "change against {}?</p>\n"
       "<p class=\"answer\">Of {}: {}.</p>\n",
-      html_text(difference.new_path), html_text(difference.old_path), counted(difference.rows.size(), "common point"),
-      html_text(summary_text(difference)));
+      html_text(difference.new_path), html_text(difference.old_path),
+      counted(difference.rows.size(), "common point"), html_text(summary_text(difference)));
   if (difference.only_old + difference.only_new > 0)
     text += fmt::format("<p class=\"settings\">{} only in the old run, {} only in the new one.</p>\n",
                         counted(difference.only_old, "point"), difference.only_new);
-  if (!changed.rows.empty()) text += "<figure id=\"difference-1\"><h3>Points that changed</h3>" + table_html(changed) + "</figure>\n";
+  if (!changed.rows.empty())
+    text += "<figure id=\"difference-1\"><h3>Points that changed</h3>" + table_html(changed) + "</figure>\n";
   return text + fmt::format("<details><summary>All {}</summary>\n{}</details>\n</section>\n",
                             counted(all.rows.size(), "point"), table_html(all));
 }

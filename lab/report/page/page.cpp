@@ -25,7 +25,8 @@ std::string drawing_html(const DrawnFigure& figure, const std::string& id, Json&
   switch (figure.spec.kind) {
     case FigureKind::table: return table_html(figure.table);
     case FigureKind::heatmap:
-      text = fmt::format("<p class=\"settings\">colour: {}</p><div class=\"panels\">", html_text(axis_label(figure.y)));
+      text = fmt::format("<p class=\"settings\">colour: {}</p><div class=\"panels\">",
+                         html_text(axis_label(figure.y)));
       for (const Panel& panel : figure.panels) text += heatmap_html(figure, panel);
       return text + "</div>\n";
     case FigureKind::hierarchy: return hierarchy_html(figure);
@@ -54,26 +55,28 @@ std::string notes_html(const std::vector<std::string>& notes) {
 }
 
 std::string figure_html(const DrawnFigure& figure, const std::string& id, std::size_t number, Json& charts) {
-  std::string text = fmt::format("<figure id=\"{0}\">\n<h3><a href=\"#{0}\">Figure {1}</a> {2}</h3>\n", id, number,
-                                 html_text(figure.spec.title));
+  std::string text = fmt::format("<figure id=\"{0}\">\n<h3><a href=\"#{0}\">Figure {1}</a> {2}</h3>\n", id,
+                                 number, html_text(figure.spec.title));
   if (!figure.caption.empty())
     text += fmt::format("<p class=\"settings\">{}</p>\n", html_text(figure.caption));
   text += drawing_html(figure, id, charts);
   const Reading reading = reading_of(figure);
   text += "<figcaption>\n<p class=\"sentences\">";
-  for (const std::string& sentence : reading.sentences) text += fmt::format("<span>{}</span> ", html_sentence(sentence));
+  for (const std::string& sentence : reading.sentences)
+    text += fmt::format("<span>{}</span> ", html_sentence(sentence));
   text += "</p>\n" + comparisons_html(reading) + notes_html(figure.notes) + "</figcaption>\n";
   if (figure.spec.kind != FigureKind::table) {
-    text += fmt::format("<details class=\"rows\"><summary>The {} behind this figure</summary>\n{}</details>\n",
-                        counted(figure.table.rows.size(), "row"), table_html(figure.table));
+    text +=
+        fmt::format("<details class=\"rows\"><summary>The {} behind this figure</summary>\n{}</details>\n",
+                    counted(figure.table.rows.size(), "row"), table_html(figure.table));
   }
   return text + "</figure>\n";
 }
 
 std::string noise_text(const Run& run) {
   if (run.timed == 0) return "no row has quartiles";
-  return fmt::format("{}: {} of {} timed rows have quartiles more than 10 % apart", run.is_noisy() ? "noisy" : "quiet enough",
-                     run.noisy, run.timed);
+  return fmt::format("{}: {} of {} timed rows have quartiles more than 10 % apart",
+                     run.is_noisy() ? "noisy" : "quiet enough", run.noisy, run.timed);
 }
 
 std::string runs_html(const Report& report) {
@@ -100,19 +103,23 @@ std::string warnings_html(const Report& report) {
   for (const Run& run : report.runs) {
     if (!run.is_noisy()) continue;
     text += fmt::format(
-        "<p class=\"warning\"><b>This run is noisy.</b> On {}, {} of {} timed rows ({:.0f} %) have quartiles more than 10 % "
+        "<p class=\"warning\"><b>This run is noisy.</b> On {}, {} of {} timed rows ({:.0f} %) have quartiles "
+        "more than 10 % "
         "apart, so small differences mean little. Those points are marked ~.</p>\n",
         html_text(run.label), run.noisy, run.timed,
         100 * static_cast<double>(run.noisy) / static_cast<double>(run.timed));
   }
   std::vector<std::string> old;
   for (const Run& run : report.runs) {
-    if (run.outdated) old.push_back(fmt::format("{} ({})", run.commit.substr(0, 7), run.first_date.substr(0, 10)));
+    if (run.outdated)
+      old.push_back(fmt::format("{} ({})", run.commit.substr(0, 7), run.first_date.substr(0, 10)));
   }
   if (!old.empty())
-    text += fmt::format("<p class=\"warning\"><b>Rows of several commits.</b> Stale, because a newer commit of the same machine is on "
-                        "this page: {}. Their sections say so.</p>\n",
-                        html_text(fmt::format("{}", fmt::join(old, ", "))));
+    text += fmt::format(
+        "<p class=\"warning\"><b>Rows of several commits.</b> Stale, because a newer commit of the same "
+        "machine is on "
+        "this page: {}. Their sections say so.</p>\n",
+        html_text(fmt::format("{}", fmt::join(old, ", "))));
   return text;
 }
 
@@ -128,7 +135,8 @@ std::string contents_html(const Report& report, bool with_difference) {
   std::string text;
   if (with_difference) text += "<li><a href=\"#difference\">New against old</a></li>\n";
   for (const Section& section : report.sections) {
-    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", html_text(section.spec.name), html_text(section.spec.title));
+    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", html_text(section.spec.name),
+                        html_text(section.spec.title));
   }
   return text + "<li><a href=\"#studies\">Origins</a></li>\n";
 }
@@ -158,12 +166,14 @@ std::string section_html(const Section& section, std::size_t& figures, Json& cha
     }
     text += "</ul>\n";
   }
-  for (const std::string& note : section.notes) text += fmt::format("<p class=\"warning\">{}</p>\n", html_text(note));
+  for (const std::string& note : section.notes)
+    text += fmt::format("<p class=\"warning\">{}</p>\n", html_text(note));
   std::size_t own = 0;
   for (const DrawnFigure& figure : section.figures) {
     text += figure_html(figure, fmt::format("{}-{}", section.spec.name, ++own), ++figures, charts);
   }
-  if (!section.spec.origin.empty()) text += fmt::format("<p class=\"origin\">After {}.</p>\n", html_text(section.spec.origin));
+  if (!section.spec.origin.empty())
+    text += fmt::format("<p class=\"origin\">After {}.</p>\n", html_text(section.spec.origin));
   return text + "</section>\n";
 }
 

@@ -18,7 +18,9 @@ std::string fits_text(const DrawnFigure& figure, const Panel& panel) {
     for (const Mark& mark : series.marks) {
       ++total;
       if (mark.y) ++fitting;
-      else only = fmt::format("{} with {}", where(figure.x, figure.x.labels[mark.x]), where(figure.rows, series.name));
+      else
+        only = fmt::format("{} with {}", where(figure.x, figure.x.labels[mark.x]),
+                           where(figure.rows, series.name));
       if (mark.status == "out_of_memory") ++out_of_memory;
     }
   }
@@ -81,7 +83,8 @@ Sentences cell_sentences(const DrawnFigure& figure) {
     sentences.push_back(fmt::format("The only {} measured is {}.", figure.y.symbol, place(cells.front())));
   }
   if (missing > 0)
-    sentences.push_back(fmt::format("{} of {} run{} out of memory.", missing, counted(total, "point"), missing == 1 ? "s" : ""));
+    sentences.push_back(fmt::format("{} of {} run{} out of memory.", missing, counted(total, "point"),
+                                    missing == 1 ? "s" : ""));
   return sentences;
 }
 

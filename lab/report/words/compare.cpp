@@ -36,13 +36,14 @@ std::vector<Pair> pairs_of(const DrawnFigure& figure, const Context& context) {
   }
   std::stable_sort(pairs.begin(), pairs.end(), [&](const Pair& a, const Pair& b) {
     // Relative to the baseline, because the last common places may differ.
-    const double mine = *a.value->y * std::max(*b.other->y, 1e-300), theirs = *b.value->y * std::max(*a.other->y, 1e-300);
+    const double mine = *a.value->y * std::max(*b.other->y, 1e-300),
+                 theirs = *b.value->y * std::max(*a.other->y, 1e-300);
     return more_is_better(figure) ? mine > theirs : mine < theirs;
   });
   return pairs;
 }
 
-// The two values and what they mean: "takes 16.0 ms and standard 64.0 ms, so it is 4.0 times as fast".
+// The two values and what they mean: "flash2 takes 16.0 ms and standard 64.0 ms, so flash2 is …".
 std::string values_text(const DrawnFigure& figure, const Pair& pair) {
   const std::string &mine = pair.mine->primary, &base = pair.base->primary;
   const std::string value = value_with_spread(figure.y, *pair.value);
@@ -50,8 +51,8 @@ std::string values_text(const DrawnFigure& figure, const Pair& pair) {
   const Verdict verdict = compare(*pair.value, *pair.other);
   const double ratio = *pair.value->y / *pair.other->y;
   if (verdict == Verdict::unclear) {
-    return fmt::format("no difference is found between {} ({}) and {} ({}), because their quartiles overlap", mine,
-                       value, base, other);
+    return fmt::format("no difference is found between {} ({}) and {} ({}), because their quartiles overlap",
+                       mine, value, base, other);
   }
   if (figure.y.field == "speedup_over_standard")
     return fmt::format("{} {}", mine, comparison_words(figure.y, {{pair.value, pair.other, ""}}, base));
@@ -62,8 +63,9 @@ std::string values_text(const DrawnFigure& figure, const Pair& pair) {
   }
   if (figure.y.measure == Measure::time || figure.y.measure == Measure::rate) {
     const char* verb = figure.y.measure == Measure::time ? "takes" : "reaches";
-    return fmt::format("{} {} {} and {} {}, so {} is {}", mine, verb, value, base, other, mine,
-                       verdict == Verdict::alike ? "as fast" : verdict_text(figure.y, *pair.value, *pair.other));
+    return fmt::format(
+        "{} {} {} and {} {}, so {} is {}", mine, verb, value, base, other, mine,
+        verdict == Verdict::alike ? "as fast" : verdict_text(figure.y, *pair.value, *pair.other));
   }
   std::string tail;
   if (verdict == Verdict::alike) tail = value == other ? "" : ", within 5 % of each other";
@@ -73,9 +75,12 @@ std::string values_text(const DrawnFigure& figure, const Pair& pair) {
   if (figure.y.measure == Measure::memory && figure.y.symbol.find("traffic") == std::string::npos) {
     return fmt::format("{} needs {} of {} and {} {}{}", mine, value, figure.y.symbol, base, other, tail);
   }
-  if (verdict == Verdict::more && *pair.other->y > 0) tail = fmt::format(", so that of {} is {} as large", mine, times(ratio));
-  else if (verdict == Verdict::less && *pair.value->y > 0) tail = fmt::format(", {} as large", times(1 / ratio));
-  return fmt::format("the {} of {} is {} and that of {} {}{}", figure.y.symbol, mine, value, base, other, tail);
+  if (verdict == Verdict::more && *pair.other->y > 0)
+    tail = fmt::format(", so that of {} is {} as large", mine, times(ratio));
+  else if (verdict == Verdict::less && *pair.value->y > 0)
+    tail = fmt::format(", {} as large", times(1 / ratio));
+  return fmt::format("the {} of {} is {} and that of {} {}{}", figure.y.symbol, mine, value, base, other,
+                     tail);
 }
 
 // How often a method is ahead of its baseline, behind it, or neither.
@@ -123,7 +128,8 @@ std::string counted_text(const DrawnFigure& figure, const std::vector<Context>& 
   const Tally& tally = *std::max_element(tallies.begin(), tallies.end(), ahead);
   const bool fast = figure.y.measure == Measure::time || figure.y.measure == Measure::rate;
   const bool length = figure.y.field == "q_length";
-  const std::string subject = fast || length ? tally.method : fmt::format("the {} of {}", figure.y.symbol, tally.method);
+  const std::string subject =
+      fast || length ? tally.method : fmt::format("the {} of {}", figure.y.symbol, tally.method);
   const std::string object = fast || length ? tally.base : "that of " + tally.base;
   const std::string all = counted(tally.all(), "combination");
   if (tally.unclear == tally.all())
@@ -136,13 +142,14 @@ std::string counted_text(const DrawnFigure& figure, const std::vector<Context>& 
   const std::vector<double>& first = leads ? tally.ahead : tally.behind;
   const std::vector<double>& second = leads ? tally.behind : tally.ahead;
   std::vector<std::string> others;
-  if (!second.empty()) others.push_back(fmt::format("{} in {}{}", leads ? less : more, second.size(), factors_text(second)));
+  if (!second.empty())
+    others.push_back(fmt::format("{} in {}{}", leads ? less : more, second.size(), factors_text(second)));
   if (tally.alike > 0) others.push_back(fmt::format("within 5 % in {}", tally.alike));
   if (tally.unclear > 0) others.push_back(fmt::format("not found to differ in {}", tally.unclear));
   const std::string verb = length ? fmt::format("fits {} sequences than", leads ? more : less)
                                   : fmt::format("is {} than", leads ? more : less);
-  return sentence(fmt::format("{} {} {} in {} of {}{}{}.", subject, verb, object, first.size(), all, factors_text(first),
-                              others.empty() ? "" : ", " + listed(others)));
+  return sentence(fmt::format("{} {} {} in {} of {}{}{}.", subject, verb, object, first.size(), all,
+                              factors_text(first), others.empty() ? "" : ", " + listed(others)));
 }
 
 }  // namespace
@@ -153,8 +160,8 @@ std::vector<Context> contexts_of(const DrawnFigure& figure) {
     std::vector<std::pair<std::string, Group>> groups;  // by what they share, in order of appearance
     for (const Series& series : panel.series) {
       if (series.theory || !series.points.empty()) continue;
-      auto found =
-          std::find_if(groups.begin(), groups.end(), [&](const auto& one) { return one.first == series.rest; });
+      auto found = std::find_if(groups.begin(), groups.end(),
+                                [&](const auto& one) { return one.first == series.rest; });
       if (found == groups.end()) found = groups.insert(found, {series.rest, {}});
       found->second.push_back(&series);
     }
@@ -230,7 +237,8 @@ Sentences comparison_sentence(const DrawnFigure& figure, const std::vector<Conte
   const Pair& first = best.front();
   const std::string place = capitalised(at(figure.x, first.value->x));
   if (best.size() == 1) {
-    const std::string where_said = first.context->name.empty() ? place : fmt::format("{} ({})", place, first.context->name);
+    const std::string where_said =
+        first.context->name.empty() ? place : fmt::format("{} ({})", place, first.context->name);
     return {fmt::format("{}, {}.", where_said, values_text(figure, first))};
   }
   const bool same_methods = std::all_of(best.begin(), best.end(), [&](const Pair& pair) {
@@ -240,7 +248,8 @@ Sentences comparison_sentence(const DrawnFigure& figure, const std::vector<Conte
   if (best.size() > 3 || !same_methods) return {counted_text(figure, contexts)};
   std::vector<InContext> all;
   for (const Pair& pair : best) all.push_back({pair.value, pair.other, pair.context->name});
-  return {fmt::format("{}, {} {}.", place, first.mine->primary, comparison_words(figure.y, all, first.base->primary))};
+  return {fmt::format("{}, {} {}.", place, first.mine->primary,
+                      comparison_words(figure.y, all, first.base->primary))};
 }
 
 Sentences sentence_along_axis(const DrawnFigure& figure, const std::vector<Context>& contexts) {
@@ -254,11 +263,13 @@ Sentences sentence_along_axis(const DrawnFigure& figure, const std::vector<Conte
       const Mark* best = nullptr;
       for (const Mark& mark : series->marks) {
         if (mark.x == base || !mark.y || *mark.y <= 0) continue;
-        if (best == nullptr || (more_is_better(figure) ? *mark.y > *best->y : *mark.y < *best->y)) best = &mark;
+        if (best == nullptr || (more_is_better(figure) ? *mark.y > *best->y : *mark.y < *best->y))
+          best = &mark;
       }
       if (standard == nullptr || standard->y.value_or(0) <= 0 || best == nullptr) continue;
-      const std::string values = fmt::format("{}, {} against {}", series->primary, value_with_spread(figure.y, *best),
-                                             value_with_spread(figure.y, *standard));
+      const std::string values =
+          fmt::format("{}, {} against {}", series->primary, value_with_spread(figure.y, *best),
+                      value_with_spread(figure.y, *standard));
       parts.push_back(fmt::format("{} {}", figure.x.labels[best->x],
                                   comparison_words(figure.y, {{best, standard, values}}, "standard")));
     }

@@ -30,7 +30,8 @@ std::vector<const DrawnFigure*> telling_columns(const DrawnFigure& figure) {
   auto add = [&](const DrawnFigure& column) {
     const bool bound =
         column.y.field == "minimum_traffic_bytes" || column.y.field == "standard_traffic_bytes";
-    if (column.y.measure != Measure::other && !bound && measured_points(column) > 0) columns.push_back(&column);
+    if (column.y.measure != Measure::other && !bound && measured_points(column) > 0)
+      columns.push_back(&column);
   };
   add(figure);
   for (const DrawnFigure& column : figure.columns) add(column);
@@ -48,7 +49,8 @@ std::string nothing_to_compare(const DrawnFigure& figure) {
   for (const Panel& panel : figure.panels) {
     for (const Series& series : panel.series) {
       for (const Mark& mark : series.marks) {
-        if (!mark.y && !mark.reason.empty() && why.empty()) why = fmt::format(" ({})", short_reason(mark.reason));
+        if (!mark.y && !mark.reason.empty() && why.empty())
+          why = fmt::format(" ({})", short_reason(mark.reason));
       }
     }
   }
@@ -119,7 +121,8 @@ Reading read_table(const DrawnFigure& figure) {
       one.context += (one.context.empty() ? "" : ", ") + column->y.symbol;
       reading.comparisons.push_back(std::move(one));
     }
-    if (reading.baseline.empty() && !contexts.empty()) reading.baseline = baseline_of(contexts.front().members).primary;
+    if (reading.baseline.empty() && !contexts.empty())
+      reading.baseline = baseline_of(contexts.front().members).primary;
   }
   return reading;
 }

@@ -87,24 +87,28 @@ Sentences missing_sentence(const DrawnFigure& figure, const std::vector<Context>
         if (mark.status == "out_of_memory") places.push_back(mark.x);
       }
       if (places.empty()) continue;
-      const bool to_the_end = figure.x.numeric && places.size() > 1 &&
-                              places.size() == figure.x.labels.size() - places.front();
+      const bool to_the_end =
+          figure.x.numeric && places.size() > 1 && places.size() == figure.x.labels.size() - places.front();
       const std::string more = places.size() == 1 ? ""
                                : to_the_end       ? " and beyond"
                                                   : " and at " + counted(places.size() - 1, "other point");
-      const std::string said = contexts.size() > 1 && !context.name.empty() ? fmt::format(" ({})", context.name) : "";
+      const std::string said =
+          contexts.size() > 1 && !context.name.empty() ? fmt::format(" ({})", context.name) : "";
       parts.push_back(fmt::format("{}{} runs out of memory {}{}", series->primary, said,
                                   at(figure.x, places.front()), more));
     }
   }
   if (parts.empty()) return {};
   const std::size_t all = parts.size();
-  if (all > 2) parts.resize(2), parts.push_back(counted(all - 2, "other curve") + (all == 3 ? " does" : " do") + " as well");
+  if (all > 2)
+    parts.resize(2),
+        parts.push_back(counted(all - 2, "other curve") + (all == 3 ? " does" : " do") + " as well");
   return {sentence(listed(parts)) + "."};
 }
 
 Sentences crossing_sentence(const DrawnFigure& figure, const std::vector<Context>& contexts) {
-  if (!figure.x.numeric || figure.y.measure == Measure::error || figure.y.measure == Measure::other) return {};
+  if (!figure.x.numeric || figure.y.measure == Measure::error || figure.y.measure == Measure::other)
+    return {};
   for (const Context& context : contexts) {
     const Series& base = baseline_of(context.members);
     for (const Series* series : context.members) {
@@ -123,7 +127,8 @@ Sentences crossing_sentence(const DrawnFigure& figure, const std::vector<Context
       if (changes != 1) continue;  // none, or noise
       const std::string& winner = order.back().second ? series->primary : base.primary;
       const std::string& loser = order.back().second ? base.primary : series->primary;
-      const std::string what = figure.y.measure == Measure::memory ? "needs less " + figure.y.symbol : "is faster";
+      const std::string what =
+          figure.y.measure == Measure::memory ? "needs less " + figure.y.symbol : "is faster";
       return {fmt::format("{}{} {} up to {} and {} from {} on.", prefix(contexts, context), loser, what,
                           where(figure.x, figure.x.labels[order[since - 1].first]), winner,
                           where(figure.x, figure.x.labels[order[since].first]))};
@@ -148,8 +153,9 @@ Sentences shape_sentence(const DrawnFigure& figure, const std::vector<Context>& 
     if (best == nullptr || best->marks.size() < 2) return {};
     const Mark* top = highest(*best);
     const std::string said = contexts.size() > 1 && !of->name.empty() ? ", " + of->name : "";
-    return {fmt::format("The highest {} is {} ({}, {}{}).", figure.y.symbol, value_with_spread(figure.y, *top),
-                        best->primary, where(figure.x, figure.x.labels[top->x]), said)};
+    return {fmt::format("The highest {} is {} ({}, {}{}).", figure.y.symbol,
+                        value_with_spread(figure.y, *top), best->primary,
+                        where(figure.x, figure.x.labels[top->x]), said)};
   }
   if (contexts.size() > kMostContexts) return {};  // one of many would say little
   for (const Context& context : contexts) {

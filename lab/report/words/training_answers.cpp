@@ -32,7 +32,8 @@ double mean_of(const std::vector<double>& values) {
 
 // "saves 38 % of the time and 75 % of the peak memory", "takes 12 % longer and saves …"
 std::string saved_text(double time, double memory) {
-  const std::string first = time >= 0 ? fmt::format("saves {:.0f} % of the time", time) : fmt::format("takes {:.0f} % longer", -time);
+  const std::string first = time >= 0 ? fmt::format("saves {:.0f} % of the time", time)
+                                      : fmt::format("takes {:.0f} % longer", -time);
   if (memory < 0) return fmt::format("{} and needs {:.0f} % more peak memory", first, -memory);
   return fmt::format("{} and {}{:.0f} % of the peak memory", first, time >= 0 ? "" : "saves ", memory);
 }
@@ -46,14 +47,19 @@ Answer training_answer(const Evidence& all) {
   const std::size_t fits = flash.measured().rows().size(), tried = flash.rows().size();
   const std::size_t fits_standard = standard.measured().rows().size();
   Answer answer;
-  const std::string fitting = fmt::format("{} of {} with flash attention and {} of {} with standard attention", fits,
-                                          counted(tried, "model"), fits_standard, standard.rows().size());
+  const std::string fitting =
+      fmt::format("{} of {} with flash attention and {} of {} with standard attention", fits,
+                  counted(tried, "model"), fits_standard, standard.rows().size());
   if (time.empty() || memory.empty()) {
-    answer.sentence = tried == 0 ? "" : fmt::format("No point fits with both, so there is no saving to compare; {} fit.", fitting);
+    answer.sentence =
+        tried == 0
+            ? ""
+            : fmt::format("No point fits with both, so there is no saving to compare; {} fit.", fitting);
     return answer;
   }
-  const std::string saved = fmt::format("Flash attention {} on average over {} that fit with both",
-                                        saved_text(mean_of(time), mean_of(memory)), counted(time.size(), "model"));
+  const std::string saved =
+      fmt::format("Flash attention {} on average over {} that fit with both",
+                  saved_text(mean_of(time), mean_of(memory)), counted(time.size(), "model"));
   answer.sentence = fmt::format("{}; {} fit.", saved, fitting);
   SmallChart chart{.bars = true, .log = false, .curves = {}};
   chart.curves = {small_bar("standard", 100), small_bar("flash", 100 - mean_of(memory), 1)};
@@ -78,18 +84,23 @@ Answer gpt_answer(const Evidence& all) {
   const json &standard = *last["standard"], &flash = *last["flash"];
   const double a = *number_of(standard, "loss"), b = *number_of(flash, "loss");
   const std::string steps = fmt::format("After {:.0f} steps", number_of(flash, "step").value_or(0));
-  const std::string losses = fmt::format("the losses are {:.4f} with flash and {:.4f} with standard, {} apart", b, a,
-                                         significant(std::fabs(a - b), 2));
+  const std::string losses =
+      fmt::format("the losses are {:.4f} with flash and {:.4f} with standard, {} apart", b, a,
+                  significant(std::fabs(a - b), 2));
   const auto fast = number_of(flash, "tokens_per_second"), slow = number_of(standard, "tokens_per_second");
   answer.sentence = fmt::format("{} {}", steps, losses);
   if (fast && slow && *slow > 0) {
-    answer.sentence += alike(*fast, *slow) ? ", and both train as fast" : fmt::format(", and flash trains {} as fast", times(*fast / *slow));
+    answer.sentence += alike(*fast, *slow)
+                           ? ", and both train as fast"
+                           : fmt::format(", and flash trains {} as fast", times(*fast / *slow));
     SmallChart chart{.bars = true, .log = false, .curves = {}};
     std::size_t place = 0;
     for (const auto& [name, row] : last) {
-      if (const auto rate = number_of(*row, "tokens_per_second")) chart.curves.push_back(small_bar(name, *rate, place++));
+      if (const auto rate = number_of(*row, "tokens_per_second"))
+        chart.curves.push_back(small_bar(name, *rate, place++));
     }
-    answer.findings.push_back({"gpt", alike(*fast, *slow) ? "1×" : significant(*fast / *slow, 2) + "×", answer.sentence + ".", chart});
+    answer.findings.push_back({"gpt", alike(*fast, *slow) ? "1×" : significant(*fast / *slow, 2) + "×",
+                               answer.sentence + ".", chart});
   }
   answer.sentence += ".";
   return answer;
@@ -111,7 +122,8 @@ Answer peers_answer(const Evidence& all) {
       const auto mine = measured_mark(*row, "median_ms");
       const json* best = nullptr;
       for (const json* other : own.rows()) {
-        if (value_text((*other)["algorithm"]) == "tessera" || key_of(*other, point) != key_of(*row, point)) continue;
+        if (value_text((*other)["algorithm"]) == "tessera" || key_of(*other, point) != key_of(*row, point))
+          continue;
         if (!number_of(*other, "median_ms")) continue;
         if (best == nullptr || *number_of(*other, "median_ms") < *number_of(*best, "median_ms")) best = other;
       }
@@ -124,19 +136,21 @@ Answer peers_answer(const Evidence& all) {
     if (speeds.empty()) continue;
     points += speeds.size();
     const std::string median = significant(median_of(speeds), 2) + " times";
-    parts.push_back(fmt::format("{} {} ({} over {})",
-                                parts.empty() ? median + " as fast as the fastest backend of PyTorch" : median, direction,
-                                range_text(speeds), counted(speeds.size(), "point")));
+    parts.push_back(fmt::format(
+        "{} {} ({} over {})", parts.empty() ? median + " as fast as the fastest backend of PyTorch" : median,
+        direction, range_text(speeds), counted(speeds.size(), "point")));
     if (answer.findings.empty()) {
       SmallChart chart{.bars = false, .log = true, .curves = {}};
-      for (const auto& [name, count] : best_names) chart.curves.push_back(small_curve(own, name, "q_length", "median_ms"));
+      for (const auto& [name, count] : best_names)
+        chart.curves.push_back(small_curve(own, name, "q_length", "median_ms"));
       chart.curves.push_back(small_curve(own, "tessera", "q_length", "median_ms"));
       answer.findings.push_back({"peers", significant(median_of(speeds), 2) + "×", "", chart});
     }
   }
   if (parts.empty()) return answer;
   answer.sentence = fmt::format("At the median, Tessera is {}", listed(parts));
-  if (unclear > 0) answer.sentence += fmt::format("; no difference is found at {} of {}", unclear, counted(points, "point"));
+  if (unclear > 0)
+    answer.sentence += fmt::format("; no difference is found at {} of {}", unclear, counted(points, "point"));
   answer.sentence += ".";
   answer.findings.front().sentence = answer.sentence;
   return answer;

@@ -81,7 +81,8 @@ std::string comparison_words(const Quantity& quantity, const std::vector<InConte
     const Verdict verdict = compare(*one.mine, *one.theirs);
     const double ratio = *one.mine->y / *one.theirs->y;
     const bool first = &one == &all.front();
-    const std::string than = first ? " as " + baseline : "", of = first ? fmt::format(" of {}", baseline) : "";
+    const std::string than = first ? " as " + baseline : "",
+                      of = first ? fmt::format(" of {}", baseline) : "";
     std::string part;
     if (verdict == Verdict::unclear) {
       part = "not found to differ" + (first ? " from " + baseline : "");
@@ -103,8 +104,12 @@ std::string comparison_words(const Quantity& quantity, const std::vector<InConte
     }
     parts.push_back(one.context.empty() ? part : fmt::format("{} ({})", part, one.context));
   }
-  const bool takes_memory = quantity.measure == Measure::memory && quantity.symbol.find("traffic") == std::string::npos;
-  const char* verb = speed ? "is" : quantity.field == "q_length" ? "fits sequences" : takes_memory ? "needs" : "has";
+  const bool takes_memory =
+      quantity.measure == Measure::memory && quantity.symbol.find("traffic") == std::string::npos;
+  const char* verb = speed                          ? "is"
+                     : quantity.field == "q_length" ? "fits sequences"
+                     : takes_memory                 ? "needs"
+                                                    : "has";
   return fmt::format("{} {}", verb, listed(parts));
 }
 

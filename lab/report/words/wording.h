@@ -39,8 +39,8 @@ std::string value_with_spread(const Quantity& quantity, const Mark& mark);
 // A sentence with a capital letter, unless it starts with the name of a method or a model.
 std::string sentence(std::string text);
 
-// How a method compares with the baseline in several contexts, each in parentheses: "is 1.6 times as
-// fast as standard (forward) and 1.7 times as fast (backward)".
+// How a method compares with the baseline in several contexts, each in parentheses: "is 1.6 times
+// as fast as standard (forward) and 1.7 times as fast (backward)".
 struct InContext {
   const Mark *mine, *theirs;
   std::string context;  // empty: none is named
