@@ -55,7 +55,7 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
 }
 
 std::string fact(const std::string& label, const std::string& text) {
-  return pad(label, kLabel, Justify::left) + wrap(text, kWidestLine, kLabel) + "\n";
+  return pad(label, kLabel, Justify::left) + wrap(text, line_width(), kLabel) + "\n";
 }
 
 // "standard: 16.0 MiB, 128 times as much"; the ratio only where both take memory.
@@ -152,7 +152,7 @@ int run_explain(const ExplainOptions& options) {
     text += (text.empty() ? "" : "\n") + plan_text(operation, plan, use_color(stdout));
   }
   if (options.json) {
-    print((plans.size() == 1 ? plans.front() : plans).dump(2) + "\n");
+    print((plans.size() == 1 ? plans.front() : plans).dump(2, ' ', true) + "\n");
   } else {
     print(text + mask_drawing(operation));
   }

@@ -80,7 +80,7 @@ std::string kernel_tables(const std::vector<KernelInfo>& all) {
     for (std::size_t width = label_width; end < all.size(); ++end) {
       const KernelInfo& kernel = all[end];
       const std::size_t needed = 2 + std::max<std::size_t>(display_width(kernel.name), 8);
-      if (end > begin && width + needed > kWidestLine) break;
+      if (end > begin && width + needed > line_width()) break;
       width += needed;
       columns.push_back({kernel.name, 8, Justify::left});
       rows[0].emplace_back(name(kernel.direction));
@@ -98,7 +98,7 @@ std::string kernel_tables(const std::vector<KernelInfo>& all) {
 
 int run_info(bool json) {
   if (json) {
-    print(info_json().dump(2) + "\n");
+    print(info_json().dump(2, ' ', true) + "\n");
     return 0;
   }
   const bool color = use_color(stdout);
@@ -106,15 +106,15 @@ int run_info(bool json) {
   std::string text = fmt::format("tessera {} ({})\n", version(), commit_text());
   text += heading("Build");
   for (const std::string& line : split(build_info(), '\n')) {
-    if (!line.empty()) text += "  " + wrap(line, kWidestLine, 2) + "\n";
+    if (!line.empty()) text += "  " + wrap(line, line_width(), 2) + "\n";
   }
   text += heading("Machine");
-  text += "  " + wrap(machine_text(), kWidestLine, 2) + "\n";
+  text += "  " + wrap(machine_text(), line_width(), 2) + "\n";
   text += fmt::format("  {} of memory available\n", bytes_text(static_cast<double>(available_memory())));
   for (const DeviceInfo& device : devices()) {
     text += fmt::format("  {}: {}\n", to_string(device.device), device.name);
     for (const std::string& line : split(device.description, '\n')) {
-      if (!line.empty()) text += "    " + wrap(line, kWidestLine, 4) + "\n";
+      if (!line.empty()) text += "    " + wrap(line, line_width(), 4) + "\n";
     }
   }
   text += heading("Kernels, preferred ones first, and their features");

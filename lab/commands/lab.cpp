@@ -135,7 +135,7 @@ int run_lab(const LabOptions& options) {
     progress.clear();
     std::vector<std::string> outcomes;
     for (const Row& row : rows) outcomes.push_back(outcome(row));
-    print(wrap(fmt::format("{}: {}", what_runs(measurement), fmt::join(outcomes, ", ")), kWidestLine, 4) +
+    print(wrap(fmt::format("{}: {}", what_runs(measurement), fmt::join(outcomes, ", ")), line_width(), 4) +
           "\n");
   };
   const RunTally tally = run_all(measurements, results, listener);

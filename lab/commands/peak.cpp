@@ -86,7 +86,7 @@ int run_peak(const PeakArguments& arguments) {
                                            {"machine", machine_text()},
                                            {"repetitions", options.repetitions},
                                            {"peaks", all}};
-    print(report.dump(2) + "\n");
+    print(report.dump(2, ' ', true) + "\n");
   } else {
     print(fmt::format("tessera {} on {}\n{}", version(), machine_text(), peak_table(peaks)));
   }

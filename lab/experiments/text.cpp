@@ -140,11 +140,11 @@ std::string list_text(const std::vector<Experiment>& all) {
   std::string text;
   for (const Experiment& experiment : all) {
     text += fmt::format("{}  {}\n", pad(experiment.name, width, Justify::left),
-                        wrap(experiment.question, kWidestLine, width + 2));
+                        wrap(experiment.question, line_width(), width + 2));
   }
-  text += "\n" + wrap(kOriginsPreface, kWidestLine, 0) + "\n";
+  text += "\n" + wrap(kOriginsPreface, line_width(), 0) + "\n";
   for (const Origin& origin : origins()) {
-    text += "- " + wrap(fmt::format("{}: {}", origin.name, origin.what), kWidestLine, 2) + "\n";
+    text += "- " + wrap(fmt::format("{}: {}", origin.name, origin.what), line_width(), 2) + "\n";
   }
   return text;
 }
@@ -152,7 +152,7 @@ std::string list_text(const std::vector<Experiment>& all) {
 std::string describe(const Experiment& experiment) {
   constexpr std::size_t kLabel = 10;
   auto fact = [](const std::string& label, const std::string& text) {
-    return pad(label, kLabel, Justify::left) + wrap(text, kWidestLine, kLabel) + "\n";
+    return pad(label, kLabel, Justify::left) + wrap(text, line_width(), kLabel) + "\n";
   };
   std::string text = fmt::format("{}: {}\n", experiment.name, experiment.title);
   text += fact("question", experiment.question);

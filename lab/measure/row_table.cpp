@@ -29,7 +29,7 @@ RowTable::RowTable(const std::vector<Problem>& problems, const std::vector<Metho
                   });
   build_table(problems, methods);
   for (bool* dispensable : {&with_traffic_, &with_spread_}) {
-    if (table_.width() <= kWidestLine) break;
+    if (table_.width() <= line_width()) break;
     *dispensable = false;
     build_table(problems, methods);
   }
@@ -62,14 +62,14 @@ std::vector<std::string> RowTable::labels(const Problem& problem, const Method& 
   return cells;
 }
 
-std::string RowTable::header() const { return wrap(caption_, kWidestLine, 0) + "\n\n" + table_.header(); }
+std::string RowTable::header() const { return wrap(caption_, line_width(), 0) + "\n\n" + table_.header(); }
 
 std::string RowTable::row(const Row& row, bool color) const {
   std::vector<std::string> cells = labels(row.problem, row.method);
   if (row.status != Status::ok) {
     const bool memory = row.status == Status::out_of_memory;
     const std::string text = fmt::format("{}: {}", memory ? "out of memory" : name(row.status), row.reason);
-    const std::string wrapped = wrap(text, kWidestLine, table_.offset(cells.size()));
+    const std::string wrapped = wrap(text, line_width(), table_.offset(cells.size()));
     cells.push_back(colored(wrapped, memory ? Color::yellow : Color::red, color));
     return table_.row(cells);
   }

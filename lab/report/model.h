@@ -1,5 +1,5 @@
 // Rows become drawn figures: panels of series over a shared axis, in readable units. page.h shows
-// them, sentences.h puts them into words.
+// them, reading.h puts them into words.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 
 #include "lab/measure/fields.h"
 #include "lab/measure/read_results.h"
+#include "lab/report/runs.h"
 
 namespace tessera::lab::report {
 
@@ -39,10 +40,21 @@ struct Axis {
 struct Mark {
   std::size_t x = 0;  // position on the axis
   std::optional<double> y{};
+  double low = 0, high = 0;  // quartiles; both are y where they are unknown or the value is exact
+  bool overhead = false;     // a time that the launch of the call dominates, not its arithmetic
   std::string status = "ok";
   std::string reason{};
-  double spread = 0;     // half the distance of the quartiles, as a share of the value; 0: unknown
   std::string detail{};  // kernel and spread, shown on hover
+
+  // Whether the quartiles are further apart than a tenth of the value.
+  [[nodiscard]] bool noisy() const;
+};
+
+// A value of a study: its place on the axis need not be one of ours.
+struct StudyPoint {
+  double x = 0;         // of a numeric axis
+  std::string label{};  // of an axis of names
+  double y = 0;         // in the unit of the axis
 };
 
 struct Series {
@@ -52,7 +64,9 @@ struct Series {
   int color = 0;
   int dash = 0;
   bool theory = false;
-  std::vector<Mark> marks;  // by position
+  std::string twin{};                // an earlier series of the panel that it coincides with
+  std::vector<Mark> marks{};         // by position
+  std::vector<StudyPoint> points{};  // of a series of a study, which has no marks
 
   [[nodiscard]] const Mark* at(std::size_t x) const;
 };
@@ -80,18 +94,19 @@ struct DrawnFigure {
   std::vector<DrawnFigure> columns;  // of a table: its second and further measurements, for the sentences
 };
 
-struct Section {
-  Experiment spec;
-  std::size_t row_count = 0;
-  std::vector<DrawnFigure> figures;
+// What a study found, and the same quantity here.
+struct StudyFinding {
+  std::string found;  // "the benchmark of FlashAttention-1 on a T4 found 3.0× at N = 1024 (figure 4)"
+  std::string here;   // "here 1.5× at N = 1024"; empty: nothing comparable was measured
 };
 
-// Where rows came from: one machine (and GPU), one commit.
-struct Run {
-  std::string label;  // short and distinct: "NVIDIA L4", "AMD EPYC 9B45 @ 1a2b3c4"
-  std::string machine, device, gpu, commit, version;
-  std::string first_date, last_date;
-  std::size_t rows = 0, ok = 0, out_of_memory = 0;
+struct Section {
+  Experiment spec;
+  std::vector<nlohmann::json> rows;  // those that are drawn, each with its "run"
+  std::vector<DrawnFigure> figures;
+  std::vector<StudyFinding> findings;
+  std::vector<std::string> stale;  // "1cbe591, 2026-11-15": older commits, which a newer one did not repeat
+  std::vector<std::string> notes;  // about its rows: runs that measured the same
 };
 
 struct Report {
@@ -101,8 +116,10 @@ struct Report {
   std::vector<std::string> sources;     // paths of the files of rows
 };
 
-// Throws UsageError when an experiment asks for fields its rows do not have, or rows for an
-// experiment that is not described.
-Report make_report(const std::vector<ResultsFile>& files);
+// `prefer` is the path of the file that is drawn where several files measured the same points on
+// one machine and commit; empty: the later one. Throws UsageError when an experiment asks for
+// fields that are unknown, when rows belong to an experiment that is not described, or when
+// `prefer` is none of the files.
+Report make_report(const std::vector<ResultsFile>& files, const std::string& prefer = {});
 
 }  // namespace tessera::lab::report

@@ -4,13 +4,17 @@
 
 #include <cmath>
 
-#include "lab/report/page.h"
+#include "lab/report/figure/marks.h"
+#include "lab/report/page/page.h"
 #include "lab/report/test_rows.h"
+#include "lab/report/words/reading.h"
 #include "lab/terminal/errors.h"
 #include "lab/terminal/text.h"
 
 namespace tessera::lab::report {
 namespace {
+
+using Rows = std::vector<nlohmann::json>;
 
 DrawnFigure only_figure(const std::vector<nlohmann::json>& rows, const Figure& spec = test_figure()) {
   return make_report({test_results(rows, spec)}).sections.at(0).figures.at(0);
@@ -50,7 +54,7 @@ TEST(ReportModel, RowMeasuredAgainReplacesTheFirst) {
   rows.push_back(test_row("flash2", 512, 5));
   const DrawnFigure figure = only_figure(rows);
   EXPECT_EQ(figure.panels[0].series[1].at(2)->y, 5);
-  EXPECT_TRUE(contains(figure.notes.back(), "1 of 7 rows measure a point again"));
+  EXPECT_TRUE(contains(figure.notes.back(), "1 of 7 rows measure a point again within one run"));
 }
 
 TEST(ReportModel, SeveralMachinesAreSeriesOfTheirOwn) {
@@ -254,7 +258,8 @@ TEST(ReportPage, LongReasonsAreInTheTitleOfTheirCell) {
   EXPECT_TRUE(
       contains(page,
                "<td title=\"unsupported: no kernel serves this; a: lacks fp8; b: lacks &quot;it&quot;\">"
-               "unsupported: no kernel serves this</td>"));
+               "unsupported: no kernel serves this</td>"))
+      << page.substr(page.find("unsupported: no"), 200);
 }
 
 TEST(ReportPage, HoldsEverythingAndEscapesIt) {
@@ -268,6 +273,212 @@ TEST(ReportPage, HoldsEverythingAndEscapesIt) {
   EXPECT_TRUE(contains(page, "Chart.js v"));
   EXPECT_FALSE(contains(page, "{{"));
   EXPECT_LT(page.size(), 2'000'000U);
+}
+
+nlohmann::json with_quartiles(nlohmann::json row, double low, double high) {
+  row["lower_quartile_ms"] = row["median_ms"].get<double>() * low;
+  row["upper_quartile_ms"] = row["median_ms"].get<double>() * high;
+  return row;
+}
+
+TEST(ReportModel, MarksHaveTheQuartilesOfTheirRow) {
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[5] = with_quartiles(rows[5], 0.9, 1.05);
+  const Mark time = *only_figure(rows).panels[0].series[1].at(2);
+  EXPECT_NEAR(time.low, 16 * 0.9, 1e-9);
+  EXPECT_NEAR(time.high, 16 * 1.05, 1e-9);
+  EXPECT_TRUE(time.noisy());  // 15 % apart
+  const DrawnFigure speed = only_figure(rows, test_figure("tflops"));
+  const Mark rate = *speed.panels[0].series[1].at(2);
+  EXPECT_NEAR(rate.low, *rate.y / 1.05, 1e-9);
+  EXPECT_NEAR(rate.high, *rate.y / 0.9, 1e-9);
+  const Mark bytes = *only_figure(rows, test_figure("peak_extra_bytes")).panels[0].series[1].at(2);
+  EXPECT_EQ(bytes.low, *bytes.y);
+  EXPECT_FALSE(bytes.noisy());
+  rows[5] = with_quartiles(test_row("flash2", 512, 16), 0.96, 1.05);
+  EXPECT_FALSE(only_figure(rows).panels[0].series[1].at(2)->noisy());  // 9 %
+}
+
+TEST(ReportModel, SpeedUpsHaveTheQuartilesOfBothRows) {
+  std::vector<nlohmann::json> rows = test_rows();
+  for (nlohmann::json& row : rows) row = with_quartiles(row, 0.9, 1.1);
+  rows[5]["speedup_over_standard"] = 4.0;
+  rows[4]["speedup_over_standard"] = 1.0;
+  const DrawnFigure figure = only_figure(rows, test_figure("speedup_over_standard"));
+  const Mark mark = *figure.panels[0].series[1].at(2);
+  EXPECT_NEAR(mark.low, 4 * 0.9 / 1.1, 1e-9);
+  EXPECT_NEAR(mark.high, 4 * 1.1 / 0.9, 1e-9);
+  EXPECT_EQ(figure.panels[0].series[0].at(2)->high, 1);  // standard against itself
+}
+
+TEST(ReportModel, SumsAddTheirQuartiles) {
+  std::vector<nlohmann::json> rows = {with_quartiles(test_row("flash2", 128, 2), 0.9, 1.1),
+                                      with_quartiles(test_row("flash2", 128, 4), 0.5, 1.5)};
+  rows[1]["direction"] = "backward";
+  Figure spec = test_figure();
+  spec.sum_over = "direction";
+  const Mark mark = *only_figure(rows, spec).panels[0].series[0].at(0);
+  EXPECT_NEAR(mark.low, 1.8 + 2, 1e-9);
+  EXPECT_NEAR(mark.high, 2.2 + 6, 1e-9);
+}
+
+// A zero stays a value on a logarithmic axis: page.js gives it a place of its own.
+TEST(ReportModel, ZeroIsAValueOnALogarithmicAxis) {
+  std::vector<nlohmann::json> rows = test_rows();
+  rows[5]["peak_extra_bytes"] = 0;
+  const DrawnFigure figure = only_figure(rows, test_figure("peak_extra_bytes"));
+  ASSERT_TRUE(figure.panels[0].series[1].at(2)->y);
+  EXPECT_EQ(*figure.panels[0].series[1].at(2)->y, 0);
+  EXPECT_TRUE(figure.notes.empty());
+}
+
+TEST(ReportModel, CurvesThatCoincideAreTwins) {
+  std::vector<nlohmann::json> rows = test_rows();
+  for (const int seq : {128, 256, 512})
+    rows.push_back(test_row("flash3", seq, seq == 512 ? 16.1 : seq / 32 - 2));
+  rows[6]["median_ms"] = 2.0, rows[7]["median_ms"] = 8.0;
+  const DrawnFigure figure = only_figure(rows);
+  EXPECT_EQ(figure.panels[0].series[2].twin, "flash2");
+  EXPECT_TRUE(figure.panels[0].series[1].twin.empty());
+  EXPECT_TRUE(contains(figure.notes.back(), "flash2 and flash3"));
+  rows[7]["median_ms"] = 8.2;
+  EXPECT_TRUE(only_figure(rows).panels[0].series[2].twin.empty());
+}
+
+TEST(ReportModel, ShortCallsAreDominatedByTheirLaunch) {
+  std::vector<nlohmann::json> rows;
+  for (const int seq : {64, 128, 256, 512}) {
+    rows.push_back(test_row("flash2", seq, seq));
+    rows.back()["tflops"] = seq < 256 ? 0.1 * seq / 256 : 0.11 * seq / 256;
+  }
+  const DrawnFigure figure = only_figure(rows);
+  const Series& series = figure.panels[0].series[0];
+  EXPECT_TRUE(series.at(0)->overhead);
+  EXPECT_TRUE(series.at(1)->overhead);
+  EXPECT_FALSE(series.at(2)->overhead);  // half of the best
+  EXPECT_FALSE(series.at(3)->overhead);
+  for (nlohmann::json& row : rows)
+    row["tflops"] = 1.0 / row["q_length"].get<int>();  // slower when long: no launch
+  const DrawnFigure falling = only_figure(rows);
+  EXPECT_FALSE(falling.panels[0].series[0].at(3)->overhead);
+}
+
+TEST(ReportModel, FieldsThatOlderRowsLackAreLeftOutAndSaid) {
+  Figure spec = test_figure("energy_per_call");
+  EXPECT_THROW(only_figure(test_rows(), spec), UsageError);  // nobody knows it
+  spec.y = {"train_seconds"};                                // known, but not in these rows
+  const Report report = make_report({test_results(test_rows(), spec)});
+  EXPECT_TRUE(report.sections[0].figures.empty());
+  ASSERT_EQ(report.sections[0].notes.size(), 1U);
+  EXPECT_TRUE(contains(report.sections[0].notes[0], "no row of this run has the field train_seconds"));
+  Figure table = test_figure("median_ms");
+  table.kind = FigureKind::table;
+  table.y = {"q_length", "median_ms", "train_seconds"};
+  EXPECT_EQ(only_figure(test_rows(), table).table.headers.back(), "time, ms");
+}
+
+TEST(ReportModel, MethodsKeepTheirColour) {
+  const DrawnFigure two = only_figure(test_rows());
+  std::vector<nlohmann::json> rows = {test_row("linformer", 128, 1), test_row("flash2", 128, 1)};
+  EXPECT_EQ(only_figure(rows).panels[0].series[1].color, two.panels[0].series[1].color);
+  Figure by_direction = test_figure();
+  by_direction.series = {"direction"};
+  std::vector<nlohmann::json> both = {test_row("flash2", 128, 1), test_row("flash2", 128, 3)};
+  both[1]["direction"] = "backward";
+  EXPECT_GE(only_figure(both, by_direction).panels[0].series[0].color, 13);  // no method's
+}
+
+// The study's value is drawn in the panel it belongs to, scaled where its machine was another one.
+TEST(ReportModel, ValuesOfStudiesAreDrawn) {
+  Figure spec = test_figure("speedup_over_standard");
+  spec.facets = {"direction"};
+  std::vector<nlohmann::json> rows = test_rows();
+  for (nlohmann::json& row : rows) row["speedup_over_standard"] = row["algorithm"] == "flash2" ? 2.0 : 1.0;
+  auto drawn = [&] {
+    for (nlohmann::json& row : rows) row["experiment"] = "sequence";
+    ResultsFile file = test_results(rows, spec);
+    file.experiments[0].name = "sequence";
+    return make_report({file}).sections.at(0).figures.at(0);
+  };
+  DrawnFigure figure = drawn();
+  const Series& study = figure.panels[0].series.back();
+  ASSERT_EQ(study.points.size(), 3U);
+  EXPECT_EQ(study.name, "flash1 on a T4 (study)");
+  EXPECT_EQ(study.points[0].x, 512);
+  EXPECT_EQ(study.points[0].y, 0.777);  // a ratio is never scaled
+  spec.y = {"tflops"};
+  for (nlohmann::json& row : rows) row["tflops"] = 0.01 * row["q_length"].get<double>() / 512;
+  figure = drawn();
+  const auto scaled = std::find_if(figure.panels[0].series.begin(), figure.panels[0].series.end(),
+                                   [](const Series& series) { return !series.points.empty(); });
+  ASSERT_NE(scaled, figure.panels[0].series.end());
+  EXPECT_TRUE(contains(scaled->name, "(study), × 0.00")) << scaled->name;
+  EXPECT_TRUE(contains(figure.notes.back(), "scaled by one factor"));
+}
+
+// A fused call stands beside the parts of another; the whole of those parts is not drawn twice.
+TEST(ReportModel, PartsStandOnEachOther) {
+  Rows rows;
+  for (const auto& [stage, ms] : {std::pair{"matmul", 3.0}, std::pair{"softmax", 5.0}}) {
+    rows.push_back(test_row("standard", 128, ms));
+    rows.back()["stage"] = stage;
+  }
+  for (const char* whole : {"standard", "flash2"}) {
+    rows.push_back(test_row(whole, 128, 4));
+    rows.back()["stage"] = nullptr;
+  }
+  Figure spec = test_figure();
+  spec.kind = FigureKind::bars;
+  spec.x = "algorithm";
+  spec.series = {"stage"};
+  spec.stack = true;
+  const DrawnFigure figure = only_figure(rows, spec);
+  ASSERT_EQ(figure.panels[0].series.size(), 3U);
+  EXPECT_EQ(figure.panels[0].series[2].name, "whole call");
+  EXPECT_EQ(figure.panels[0].series[2].marks.size(), 1U);
+  EXPECT_EQ(reading_of(figure).sentences.front(),
+            "standard takes 8.00 ms in 2 parts (softmax the largest, 62 %) and flash2 takes 4.00 ms.");
+}
+
+TEST(ReportModel, LevelsOfMemoryAreAPicture) {
+  Rows rows;
+  for (const auto& [level, bytes, rate] :
+       {std::tuple{"L1", 32768.0, 2.0}, std::tuple{"memory", 1073741824.0, 4.0}}) {
+    rows.push_back(test_row("flash2", 128, rate));
+    rows.back().update({{"preset", level}, {"peak_extra_bytes", bytes}});
+  }
+  Figure spec = test_figure("peak_extra_bytes");
+  spec.kind = FigureKind::hierarchy;
+  spec.x = "preset";
+  spec.y = {"peak_extra_bytes", "median_ms"};
+  spec.series = {};
+  const DrawnFigure figure = only_figure(rows, spec);
+  EXPECT_EQ(reading_of(figure).sentences.front(),
+            "L1 holds 32.0 KiB at 2.00 ms and memory holds 1.00 GiB at 4.00 ms.");
+  EXPECT_TRUE(contains(report_page(make_report({test_results(rows, spec)}), {}),
+                       "<b>memory</b><span>1.00 GiB</span>"));
+}
+
+TEST(ReportPage, LongReasonsAreCutInNotes) {
+  std::vector<nlohmann::json> rows = test_rows();
+  const std::string trace =
+      "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n" + std::string(400, 'x');
+  rows[5] = test_missing("flash2", 512, "failed", trace);
+  const DrawnFigure figure = only_figure(rows);
+  ASSERT_EQ(figure.notes.size(), 1U);
+  EXPECT_LT(figure.notes[0].size(), 200U);
+  EXPECT_FALSE(contains(figure.notes[0], "\n"));
+}
+
+TEST(ReportPage, NoisyRunsSaySoFirst) {
+  std::vector<nlohmann::json> rows = test_rows();
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = with_quartiles(rows[i], i < 2 ? 0.8 : 0.99, 1.01);
+  const std::string noisy = report_page(make_report({test_results(rows)}), {});
+  EXPECT_TRUE(contains(noisy, "This run is noisy.</b> On CPU A, 2 of 6 timed rows (33 %)"));
+  rows[1] = with_quartiles(test_rows()[1], 0.99, 1.01);  // 1 of 6: 17 %
+  const std::string quiet = report_page(make_report({test_results(rows)}), {});
+  EXPECT_FALSE(contains(quiet, "This run is noisy"));
+  EXPECT_TRUE(contains(quiet, "quiet enough: 1 of 6 timed rows"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace tessera::lab::report {
 inline nlohmann::json test_row(const std::string& algorithm, int seq, double ms,
                                const std::string& machine = "CPU A, 2 CPUs") {
   return {{"schema", 1},
-          {"experiment", "sequence"},
+          {"experiment", "lengths"},
           {"machine", machine},
           {"device", "cpu"},
           {"gpu", nullptr},
@@ -66,7 +66,7 @@ inline Figure test_figure(const std::string& y = "median_ms") {
 inline ResultsFile test_results(std::vector<nlohmann::json> rows, Figure figure = test_figure()) {
   return {"results.jsonl",
           std::move(rows),
-          {{.name = "sequence",
+          {{.name = "lengths",  // no study is about it
             .title = "Sequence",
             .question = "How long?",
             .origin = "a study",

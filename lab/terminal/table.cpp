@@ -1,7 +1,10 @@
 #include "lab/terminal/table.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
+#include "lab/terminal/terminal.h"
 #include "lab/terminal/text.h"
 
 namespace tessera::lab {
@@ -9,12 +12,20 @@ namespace {
 
 constexpr std::string_view kGap = "  ";
 constexpr std::string_view kRule = "\u2500";
+constexpr std::size_t kDefaultWidth = 120, kLeastWidth = 40;
 
 void strip_trailing_blanks(std::string& line) {
   while (!line.empty() && line.back() == ' ') line.pop_back();
 }
 
 }  // namespace
+
+std::size_t line_width() {
+  if (is_terminal(stdout)) return std::max(terminal_width(stdout), kLeastWidth);
+  const char* columns = std::getenv("COLUMNS");
+  const long asked = columns == nullptr ? 0 : std::strtol(columns, nullptr, 10);
+  return asked > 0 ? std::max(static_cast<std::size_t>(asked), kLeastWidth) : kDefaultWidth;
+}
 
 std::size_t display_width(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(

@@ -9,8 +9,9 @@
 
 namespace tessera::lab {
 
-// No table is wider.
-inline constexpr std::size_t kWidestLine = 120;
+// Cells per line: what the terminal has; else COLUMNS where the environment says it; else 120. At
+// least 40.
+std::size_t line_width();
 
 enum class Justify { left, right };
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "lab/terminal/terminal.h"
 #include "lab/terminal/units.h"
 
 namespace tessera::lab {
@@ -78,6 +81,27 @@ TEST(Units, BytesCountsAndTimes) {
   EXPECT_EQ(clock_text(3723), "1:02:03");
   EXPECT_EQ(error_text(0), "0");
   EXPECT_EQ(error_text(3.14e-7), "3.1e-07");
+}
+
+TEST(Terminal, TextInAsciiKeepsItsShape) {
+  EXPECT_EQ(in_ascii("a \u2500\u2500 2\u00d7 5 \u00b5s \u2713"), "a -- 2x 5 us +");
+  EXPECT_EQ(in_ascii("\u4e2d"), "?");
+  EXPECT_EQ(in_ascii("plain"), "plain");
+}
+
+TEST(Terminal, LinesFollowTheEnvironment) {
+  const char* before = std::getenv("COLUMNS");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("COLUMNS", "50", 1);
+  if (!is_terminal(stdout)) {
+    EXPECT_EQ(line_width(), 50U);
+    setenv("COLUMNS", "7", 1);
+    EXPECT_EQ(line_width(), 40U);  // nothing is legible in less
+    unsetenv("COLUMNS");
+    EXPECT_EQ(line_width(), 120U);
+  }
+  if (before == nullptr) unsetenv("COLUMNS");
+  else setenv("COLUMNS", kept.c_str(), 1);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 namespace tessera::lab {
 namespace {
@@ -63,7 +64,39 @@ int report_interrupt(const std::string& command) {
   return 128 + interrupted();
 }
 
-void print(const std::string& text) {
+bool is_utf8_locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string locale = value;
+    return locale.find("UTF-8") != std::string::npos || locale.find("utf8") != std::string::npos ||
+           locale.find("UTF8") != std::string::npos || locale.find("utf-8") != std::string::npos;
+  }
+  return false;
+}
+
+std::string in_ascii(const std::string& text) {
+  static const std::map<std::string, char> kPlain = {
+      {"\u2500", '-'}, {"\u2501", '-'}, {"\u2502", '|'}, {"\u00d7", 'x'}, {"\u00b5", 'u'}, {"\u03bc", 'u'},
+      {"\u2713", '+'}, {"\u2717", 'x'}, {"\u2013", '-'}, {"\u2014", '-'}, {"\u2212", '-'}, {"\u2026", '.'},
+      {"\u2588", '#'}, {"\u2593", '='}, {"\u2592", '+'}, {"\u2591", '.'}, {"\u2192", '>'}, {"\u00b7", '.'},
+      {"\u0398", 'O'}, {"\u00b2", '2'}, {"\u2248", '~'}, {"\u2264", '<'}, {"\u2265", '>'}};
+  std::string plain;
+  for (std::size_t begin = 0; begin < text.size();) {
+    std::size_t end = begin + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    const std::string character = text.substr(begin, end - begin);
+    const auto known = kPlain.find(character);
+    if (character.size() == 1) plain += character;
+    else plain += known == kPlain.end() ? '?' : known->second;
+    begin = end;
+  }
+  return plain;
+}
+
+void print(const std::string& unicode) {
+  static const bool kUtf8 = is_utf8_locale();
+  const std::string text = kUtf8 ? unicode : in_ascii(unicode);
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0) {
     throw OutputError(fmt::format("cannot write standard output: {}", std::strerror(errno)));

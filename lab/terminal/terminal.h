@@ -32,8 +32,15 @@ int interrupted();
 // Says "interrupted" on standard error and returns the exit code for the signal that came.
 int report_interrupt(const std::string& command);
 
-// Writes text to standard output at once, so that rows appear when they are finished. Throws
-// OutputError.
+// Whether the environment (LC_ALL, LC_CTYPE, LANG: the first that is set) asks for UTF-8.
+bool is_utf8_locale();
+
+// The text in ASCII, one character for one, so that tables keep their shape: "-" for a rule, "u"
+// for µ, "x" for ×.
+std::string in_ascii(const std::string& text);
+
+// Writes text to standard output at once, so that rows appear when they are finished; in a
+// locale without UTF-8 as ASCII. Throws OutputError.
 void print(const std::string& text);
 
 }  // namespace tessera::lab

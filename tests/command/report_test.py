@@ -38,7 +38,19 @@ window.addEventListener("load", () => setTimeout(() => {
             lone: chart.data.datasets.filter((set) => set.data.filter((one) => one.y !== null).length === 1)
               .map((set) => [set.label, set.type === "bar" || set.pointRadius > 0])};
   });
-  const report = {problems, charts, width: document.documentElement.scrollWidth, view: innerWidth};
+  const axes = [];  // ticks with names that overlap
+  for (const canvas of document.querySelectorAll("canvas")) {
+    const chart = Chart.getChart(canvas);
+    for (const scale of Object.values(chart.scales)) {
+      const names = scale.ticks.filter((tick) => tick.label !== "" && tick.label !== undefined);
+      const places = names.map((tick) => scale.getPixelForValue(scale.type === "category" ? names.indexOf(tick) : tick.value));
+      const least = scale.isHorizontal() ? 12 : 9;
+      const close = places.some((place, i) => i > 0 && Math.abs(place - places[i - 1]) < least);
+      if (close || !names.length) axes.push([canvas.closest("figure").id, scale.id, names.map((tick) => tick.label).join("|")]);
+    }
+  }
+  const report = {problems, charts, axes, from_zero: Array.from(document.querySelectorAll("canvas"), (canvas) => Chart.getChart(canvas))
+    .filter((chart) => chart.config.type === "bar" && chart.scales.y.type === "linear").every((chart) => chart.scales.y.min <= 0), width: document.documentElement.scrollWidth, view: innerWidth};
   parent.postMessage(JSON.stringify(report), "*");
 }, 500));
 </script>"""
@@ -61,8 +73,9 @@ window.addEventListener("load", () => setTimeout(() => {
 </script>"""
 
 
-def report(*arguments):
-    return subprocess.run([BINARY, "report", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+def report(*arguments, env=None):
+    return subprocess.run([BINARY, "report", *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})})  # fmt: skip
 
 
 def rows():
@@ -126,7 +139,7 @@ def test_origins_are_words_and_explained_once(page):
     assert len(origins) == text.count("<section id=") > 0
     assert not re.search(r"\bS[0-9]\b", text)
     assert text.count('id="studies"') == 1
-    explained = re.findall(r"<li><b>(.*?)</b>: ", text[text.index('id="studies"') :])
+    explained = re.findall(r"<li><b>([^<]*?)</b>: ", text[text.index('id="studies"') :])
     assert len(explained) == 5
     for origin in origins:
         assert any(study in origin for study in explained), origin
@@ -137,7 +150,59 @@ def test_every_figure_has_sentences_and_its_rows(page):
     figures = sum(len(experiment["figures"]) for experiment in experiments)
     text = page.read_text()
     assert text.count("<figure") == text.count('class="sentences"') == figures
-    assert text.count("<details>") == figures - 1  # the one that is a table itself
+    assert text.count('<details class="rows">') == figures - 1  # the one that is a table itself
+    numbers = [int(number) for number in re.findall(r'<h3><a href="#[\w-]+">Figure (\d+)</a>', text)]
+    assert numbers == list(range(1, figures + 1))
+    for sentences in re.findall(r'<p class="sentences">(.*?)</p>', text):
+        assert 1 <= sentences.count("<span>") <= 2, sentences
+
+
+def test_every_experiment_answers_its_question(page):
+    text = page.read_text()
+    sections = re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL)
+    assert len(sections) > 5
+    for name, section in sections:
+        assert section.count('<p class="question">') == 1, name
+        answer = re.search(r'<p class="answer">(.*?)</p>', section)
+        assert answer and answer[1].endswith("."), name
+    assert 'href="#sequence">Sequence' in text.split("<header>")[0], "the contents stand before the page"
+    assert 1 <= text.count('<a class="card"') <= 5
+
+
+def test_studies_stand_beside_ours(page):
+    text = unescape(page.read_text())
+    assert "on a T4 (figure 4): FlashAttention-1 ran at 0.78 times the speed of PyTorch at N = 512" in text
+    studies = [series["name"] for panel in drawn(page)["sequence-1"]["panels"] for series in panel["series"] if series.get("points")]
+    assert "standard on a T4 (study)" in " ".join(studies)
+
+
+def test_two_runs_of_one_commit_are_not_mixed(tmp_path):
+    later = [row | {"date": "2030-01-01", "median_ms": row["median_ms"] and 2 * row["median_ms"]} for row in rows()]
+    other = write_results(tmp_path / "later", later)
+    result = report(DATA, other, "--out", tmp_path / "report.html")
+    assert result.returncode == 0, result.stderr
+    text = unescape((tmp_path / "report.html").read_text())
+    assert f"Drawn is the later, {other}/results.jsonl" in text and f"{DATA}/results.jsonl" in text
+    result = report(DATA, other, "--prefer", DATA, "--out", tmp_path / "report.html")
+    assert result.returncode == 0, result.stderr
+    assert f"Drawn is the preferred, {DATA}/results.jsonl" in unescape((tmp_path / "report.html").read_text())
+    result = report(DATA, other, "--prefer", tmp_path, "--out", tmp_path / "no.html")
+    assert result.returncode == 2 and "--prefer" in result.stderr
+
+
+def test_two_runs_are_compared(tmp_path):
+    slower = [row | {"commit": "fedcba987654"} for row in rows()]
+    changed = next(row for row in slower if row["status"] == "ok" and row["algorithm"] == "flash2")
+    for field in ("median_ms", "lower_quartile_ms", "upper_quartile_ms"):
+        changed[field] = 10 * changed[field]
+    new = write_results(tmp_path / "new", slower)
+    result = report("--compare", DATA, new, "--out", tmp_path / "report.html", env={"COLUMNS": "200"})
+    assert result.returncode == 1, result.stderr
+    assert "1 slower" in result.stdout and re.search(r"flash2 .* 10\.0 \(.* to .*\) +slower", result.stdout), result.stdout
+    assert 'id="difference"' in (tmp_path / "report.html").read_text()
+    assert report("--compare", DATA, DATA, "--out", tmp_path / "same.html").returncode == 0
+    assert report(DATA, new, "--out", tmp_path / "report.html").returncode == 0, "only --compare judges"
+    assert "needs two results" in report("--compare", DATA).stderr
 
 
 @pytest.mark.parametrize(
@@ -221,14 +286,18 @@ def probe(html, width):
     return json.loads(unescape(found[1]))
 
 
+def drawn(html):
+    return json.loads(re.search(r'id="charts">(.*?)</script>', html.read_text(), re.DOTALL)[1])
+
+
 def expected_series(html):
     """Figure and number of series of every panel, from the data in the page."""
-    data = json.loads(re.search(r'id="charts">(.*?)</script>', html.read_text(), re.DOTALL)[1])
+    data = drawn(html)
     return [(figure, len(panel["series"])) for figure, all in data.items() for panel in all["panels"]]
 
 
 @needs_browser
-@pytest.mark.parametrize("theme, width", [("light", 1200), ("dark", 1200), ("light", 360)])
+@pytest.mark.parametrize("theme, width", [("light", 1200), ("dark", 1200), ("light", 390)])
 @pytest.mark.parametrize("which", ["page", "comparison"])
 def test_every_chart_is_drawn(request, which, theme, width):
     source = request.getfixturevalue(which)
@@ -239,12 +308,15 @@ def test_every_chart_is_drawn(request, which, theme, width):
     for chart in seen["charts"]:
         assert chart["colors"] > chart["series"], chart
     assert seen["width"] <= seen["view"], "the page is wider than the window"
+    assert seen["axes"] == [], "names of ticks collide"
+    assert seen["from_zero"], "bars start at zero"
 
 
 @needs_browser
 def test_series_and_missing_points_are_counted(page, comparison):
-    one, two = dict(expected_series(page)), dict(expected_series(comparison))
-    assert one["sequence-1"] == 3 and two["sequence-1"] == 6
+    one = dict(expected_series(page))
+    ours = lambda html, figure: sum(not series.get("points") for series in drawn(html)[figure]["panels"][0]["series"])  # noqa: E731
+    assert ours(page, "sequence-1") == 3 and ours(comparison, "sequence-1") == 6
     assert one["traffic-2"] == 3 + 3, "three algorithms and three lines of theory"
     seen = probe(variant(page, "absent", "light"), 1200)
     absent = {chart["figure"]: chart["absent"] for chart in seen["charts"]}
@@ -319,8 +391,8 @@ def test_experiments_of_python_are_drawn(pages, width):
     assert [(chart["figure"], chart["series"]) for chart in seen["charts"]] == expected_series(folder / "report.html")
     assert sum(chart["absent"] for chart in seen["charts"] if chart["figure"] == "training-1") == 2
     text = unescape(re.sub(r"<[^>]*>", "", (folder / "report.html").read_text()))
-    assert "On average over 12 points, training saves 50.0 % of the time" in text
-    assert "flash fits sequences 2.0 times as long as standard at width 256" in text
+    assert "On average over 12 points, training with flash attention saves 50.0 % of the time" in text
+    assert "flash fits sequences 2.0 times as long as standard (layers 2)" in text
 
 
 @needs_browser

@@ -88,7 +88,7 @@ std::string model_text(const Transformer& model, double bytes) {
   if (model.train) text += fmt::format(", optimizer {}", name(model.optimizer));
   if (model.checkpoint) text += ", checkpoints";
   if (model.kv_cache) text += ", KV cache";
-  return wrap(fmt::format("{}; in {}", text, bytes_text(bytes)), kWidestLine, 0) + "\n";
+  return wrap(fmt::format("{}; in {}", text, bytes_text(bytes)), line_width(), 0) + "\n";
 }
 
 // A kind of memory: its column, its place in the bars and its field of the JSON.
@@ -214,7 +214,7 @@ std::string advice_text(const Transformer& model, const std::vector<Fit>& fits, 
       fixed > bytes ? fmt::format("Nothing fits: parameters{} alone take {} at any length",
                                   model.train ? ", gradients and optimizer state" : "", bytes_text(fixed))
                     : fmt::format("Nothing fits: {} tokens take {}", kFitStep, bytes_text(m.total()));
-  text = "\n" + wrap(fmt::format("{} ({}).", text, fmt::join(taken, ", ")), kWidestLine, 0) + "\n";
+  text = "\n" + wrap(fmt::format("{} ({}).", text, fmt::join(taken, ", ")), line_width(), 0) + "\n";
   text += fmt::format("Changes that make it fit, with {}:\n", least->choice.name);
   const std::vector<Remedy> found = remedies(model, least->choice, bytes, device, kWanted);
   std::size_t widest = 0;
@@ -259,7 +259,7 @@ int run_fit(const FitOptions& options) {
   if (options.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const Fit& fit : fits) all.push_back(fit_json(fit));
-    print(all.dump(2) + "\n");
+    print(all.dump(2, ' ', true) + "\n");
   } else if (!fits.empty()) {
     print(fmt::format("{}\n{}\n{}{}", model_text(model, bytes), table_text(fits), chart_text(fits, bytes),
                       none ? advice_text(model, fits, bytes, device) : ""));

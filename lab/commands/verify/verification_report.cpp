@@ -95,7 +95,7 @@ std::vector<Lane> next_group(std::span<const Lane> rest, std::size_t label_width
     const std::size_t name_width = display_width(lane.kernel);
     if (first && name_width > reach) lane.width += name_width - reach;
     total += kGap + lane.width;
-    if (!group.empty() && total > kWidestLine) break;
+    if (!group.empty() && total > line_width()) break;
     group.push_back(lane);
   }
   return group;
@@ -216,7 +216,7 @@ std::string unsupported_list(const Verification& verification) {
     if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
   }
   std::string text;
-  for (const std::string& line : lines) text += wrap(line, kWidestLine, 2) + "\n";
+  for (const std::string& line : lines) text += wrap(line, line_width(), 2) + "\n";
   return text;
 }
 
@@ -229,12 +229,12 @@ std::string failure_list(const Verification& verification, double tolerance) {
     if (++listed > kMostListed) continue;
     text += fmt::format("FAIL {} {} {}: {}\n", result.kernel, name(result.spec.dtype), result.spec.feature,
                         result.spec.name);
-    text += "  " + wrap(result.reason, kWidestLine, 2) + "\n";
+    text += "  " + wrap(result.reason, line_width(), 2) + "\n";
     for (const reference::TensorError& tensor : result.tensors) {
       const bool over = tensor.error > tensor.allowed * tolerance;
-      if (over || !tensor.ok) text += "  " + wrap(tensor_text(tensor, tolerance), kWidestLine, 4) + "\n";
+      if (over || !tensor.ok) text += "  " + wrap(tensor_text(tensor, tolerance), line_width(), 4) + "\n";
     }
-    text += "  case: " + wrap(reference::describe(result.spec), kWidestLine, 8) + "\n";
+    text += "  case: " + wrap(reference::describe(result.spec), line_width(), 8) + "\n";
     text += fmt::format("  again: tessera verify --kernel {} --dtype {} --feature {} --case {}{}\n",
                         result.kernel, name(result.spec.dtype), quoted(result.spec.feature),
                         quoted(result.spec.name),

@@ -109,7 +109,7 @@ int run_verify(const VerifyOptions& options) {
   // A run without any check is no success.
   const bool ok = verification.count(Outcome::failed) == 0 && verification.count(Outcome::passed) > 0;
   if (options.json) {
-    print(verification_json(verification).dump(2) + "\n");
+    print(verification_json(verification).dump(2, ' ', true) + "\n");
   } else if (options.markdown) {
     print(verification_markdown(verification));
   } else {
