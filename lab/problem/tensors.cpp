@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <new>
 
 #include "core/base/float16.h"
@@ -96,6 +97,20 @@ void Tensors::fill(const Tensor& tensor, std::uint64_t seed) {
     fill_random(tensor.dtype, piece.data(), first, length, seed);
     buffer->upload(piece.data(), static_cast<std::size_t>(length) * size,
                    static_cast<std::size_t>(first) * size);
+  }
+}
+
+void Tensors::poison(bool output) {
+  for (const Tensor* tensor : {&out_, &grad_q_, &grad_k_, &grad_v_, &grad_bias_}) {
+    if (!tensor->given() || (tensor == &out_ && !output)) continue;
+    const std::size_t bytes = bytes_of(*tensor);
+    if (tensor->device.type == DeviceType::cpu) {
+      std::memset(tensor->data, 0xFF, bytes);  // NaN in every type
+      continue;
+    }
+    const auto buffer = std::find_if(device_buffers_.begin(), device_buffers_.end(),
+                                     [&](const auto& one) { return one.data() == tensor->data; });
+    buffer->upload(std::vector<std::byte>(bytes, std::byte{0xFF}).data(), bytes);
   }
 }
 
