@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lab/commands/commands.h"
+#include "lab/measure/compare/speedups.h"
 #include "lab/measure/read_results.h"
 #include "lab/report/model.h"
 #include "lab/report/page.h"
@@ -66,6 +67,7 @@ int run_report(const ReportOptions& options) {
 void write_report(const std::vector<std::string>& results, const std::string& out) {
   std::vector<ResultsFile> files;
   for (const std::string& path : results) files.push_back(read_results(path));
+  compare_with_pytorch(files);
   const Report made = report::make_report(files);
   const std::string page = report::report_page(made, raw_links(made, out));
   write_page(out, page);
@@ -81,7 +83,8 @@ void add_report(CLI::App& application, Action& action) {
   command->allow_extras();
   auto options = std::make_shared<ReportOptions>();
   command
-      ->add_option("RESULTS", options->results, "results.jsonl of tessera lab, or the folder that holds it")
+      ->add_option("RESULTS", options->results,
+                   "Folders of tessera lab, or files of rows: results.jsonl, or of tessera bench --json")
       ->option_text("...");
   command->add_option("--out", options->out, "The page [report.html]")->option_text("FILE")->group("Output");
   command->footer(

@@ -11,9 +11,10 @@ const char* name(FigureKind kind) {
     case FigureKind::lines: return "lines";
     case FigureKind::bars: return "bars";
     case FigureKind::heatmap: return "heatmap";
-    case FigureKind::table: break;
+    case FigureKind::table: return "table";
+    case FigureKind::hierarchy: break;
   }
-  return "table";
+  return "hierarchy";
 }
 
 std::vector<std::string> fields_of(const Figure& figure) {
@@ -28,20 +29,21 @@ std::vector<std::string> fields_of(const Figure& figure) {
 nlohmann::ordered_json to_json(const Figure& figure) {
   using Json = nlohmann::ordered_json;
   auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
-  const bool table = figure.kind == FigureKind::table;
+  const bool columns = figure.kind == FigureKind::table || figure.kind == FigureKind::hierarchy;
   return {{"kind", name(figure.kind)},
           {"title", figure.title},
           {"x", text(figure.x)},
-          {"y", table ? Json(nullptr) : Json(figure.y.front())},
+          {"y", columns ? Json(nullptr) : Json(figure.y.front())},
           {"series", text(fmt::format("{}", fmt::join(figure.series, ",")))},
           {"facets", figure.facets},
           {"log_x", figure.log_x},
           {"log_y", figure.log_y},
           {"value", text(figure.value)},
-          {"columns", table ? figure.y : std::vector<std::string>{}},
+          {"columns", columns ? figure.y : std::vector<std::string>{}},
           {"bounds", figure.bounds},
           {"sum_over", text(figure.sum_over)},
-          {"last_of", text(figure.last_of)}};
+          {"last_of", text(figure.last_of)},
+          {"stack", figure.stack}};
 }
 
 }  // namespace tessera::lab

@@ -389,7 +389,7 @@ DrawnFigure make_figure(const Figure& asked, const std::vector<json>& given, con
     }
   }
 
-  const bool table = spec.kind == FigureKind::table;
+  const bool table = spec.kind == FigureKind::table || spec.kind == FigureKind::hierarchy;
   std::vector<Quantity> measured;
   for (const std::string& field : table ? spec.y : drawn) {
     measured.push_back(quantity_of(field, measured.empty() ? figure.y.unit : "", largest_of(rows, field)));

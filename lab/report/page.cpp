@@ -151,6 +151,7 @@ std::string figure_html(const DrawnFigure& figure, const std::string& id, Json& 
   if (!figure.caption.empty())
     text += fmt::format("<p class=\"settings\">{}</p>\n", html_text(figure.caption));
   switch (figure.spec.kind) {
+    case FigureKind::hierarchy:
     case FigureKind::table: text += table_html(figure.table); break;
     case FigureKind::heatmap:
       text += fmt::format("<p class=\"settings\">colour: {}</p><div class=\"panels\">",
