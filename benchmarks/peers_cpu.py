@@ -115,7 +115,7 @@ class Machine:
 
 
 def unit(ceiling):
-    return "GB/s" if ceiling == "memory_read" else "GFLOP/s"
+    return "GB/s" if ceiling.endswith("_read") else "GFLOP/s"
 
 
 def cpu_vendor():

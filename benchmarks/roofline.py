@@ -148,7 +148,7 @@ def draw_cells(drawing, x, y, points):
 def draw_panel(drawing, top, dtype, points, peaks):
     bottom = top + PANEL_HEIGHT
     rates = [rate for point in points for rate in point[3:]]
-    highest = max(rate for name, rate in peaks.items() if name != "memory_read")
+    highest = max(rate for name, rate in peaks.items() if not name.endswith("_read"))
     x = Axis(1, 10_000, LEFT, WIDTH - RIGHT)
     y = Axis(min([highest / 30] + [rate / 2 for rate in rates]), highest * 1.4, bottom, top)
     for value in x.ticks():

@@ -7,10 +7,11 @@
 
 namespace tessera::lab {
 
-std::unique_ptr<Baseline> make_baseline(const std::string& name) {
+std::unique_ptr<Baseline> make_baseline(const std::string& name, const std::string& stage) {
   if (name == "linformer") return make_linformer();
   if (name == "minimal") return make_minimal();
-  throw UsageError(fmt::format("baseline '{}': must be linformer or minimal", name));
+  if (name == "unfused") return make_unfused(stage);
+  throw UsageError(fmt::format("baseline '{}': must be linformer, minimal or unfused", name));
 }
 
 namespace {

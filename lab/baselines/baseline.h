@@ -2,6 +2,7 @@
 // Each is a file in this folder and an entry in baseline.cpp.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -29,8 +30,13 @@ class Baseline {
   [[nodiscard]] virtual bool exact() const = 0;
 };
 
-// "linformer", "minimal". Throws UsageError for any other name.
-std::unique_ptr<Baseline> make_baseline(const std::string& name);
+// "linformer", "minimal", "unfused". `stage` is the part of it that calls after the first compute,
+// one of kStages of "unfused"; empty: all. Throws UsageError for any other name.
+std::unique_ptr<Baseline> make_baseline(const std::string& name, const std::string& stage = "");
+
+// What standard attention does one after the other.
+inline constexpr std::array<const char*, 5> kStages = {"matmul QK^T", "mask", "softmax", "dropout",
+                                                       "matmul PV"};
 
 // For baselines of plain attention: throws Error (unsupported) for masks, biases, grouped heads and
 // other options.
@@ -41,5 +47,6 @@ void require_fp32_on_cpu(const std::string& name, const Operation& operation, co
 
 std::unique_ptr<Baseline> make_linformer();
 std::unique_ptr<Baseline> make_minimal();
+std::unique_ptr<Baseline> make_unfused(const std::string& stage);
 
 }  // namespace tessera::lab

@@ -74,7 +74,10 @@ void refuse_unknown(const CLI::App& application) {
   const bool option = word.rfind('-', 0) == 0;
   if (chosen.empty() && !option) {
     const std::vector<std::string> names = subcommand_names(application);
-    throw UsageError(fmt::format("unknown command '{}'; the commands are {}", word, fmt::join(names, ", ")));
+    const std::string meant = nearest(word, names);
+    throw UsageError(fmt::format("unknown command '{}'; {}the commands are {}", word,
+                                 meant.empty() ? "" : fmt::format("did you mean {}? ", meant),
+                                 fmt::join(names, ", ")));
   }
   if (!option)
     throw UsageError(fmt::format("unexpected argument '{}'; see {} --help", word, command_name(application)));
@@ -111,6 +114,8 @@ void declare(CLI::App& application, Action& action) {
   add_verify(application, action);
   add_report(application, action);
   add_fit(application, action);
+  add_completion(application, action);
+  add_man(application, action);
 }
 
 }  // namespace

@@ -16,16 +16,20 @@
 #include "lab/problem/operation.h"
 #include "lab/terminal/progress.h"
 #include "lab/terminal/terminal.h"
+#include "lab/terminal/text.h"
 #include "lab/terminal/units.h"
 #include "tessera/version.h"
 
 namespace tessera::lab {
 namespace {
 
+constexpr double kAtol = 1e-2;  // of --check, as in the study of a minimal CUDA kernel
+
 struct BenchOptions {
   ProblemOptions problem;
   std::string warmup = "1", repetitions, min_time, memory_budget, seed = "0", check_rows = "16";
-  std::string json, csv;
+  std::string json, csv, atol;
+  bool check = false;
 };
 
 MeasureOptions measure_options(const BenchOptions& options, Device device) {
@@ -43,6 +47,10 @@ MeasureOptions measure_options(const BenchOptions& options, Device device) {
   }
   result.seed = static_cast<std::uint64_t>(parse_integer("--seed", options.seed, {0, std::int64_t{1} << 62}));
   result.check_rows = static_cast<int>(parse_integer("--check-rows", options.check_rows, {0, 1'000'000}));
+  if (!options.atol.empty() && !options.check) throw UsageError("--atol: needs --check");
+  if (options.check) {
+    result.atol = options.atol.empty() ? kAtol : parse_number("--atol", options.atol, {0, 1e30});
+  }
   // A tenth stays free, because the system only estimates the available memory.
   result.memory_budget = options.memory_budget.empty()
                              ? available_memory(device) / 10 * 9
@@ -57,7 +65,7 @@ class Output {
   Output(const BenchOptions& options, const std::vector<Problem>& problems,
          const std::vector<Method>& methods)
       : device_(problems.front().device),
-        table_(problems, methods),
+        table_(problems, methods, options.check),
         shows_table_(options.json != "-" && options.csv != "-") {
     if (options.json == "-" && options.csv == "-") {
       throw UsageError("--csv '-': standard output already carries --json; write one of them to a file");
@@ -87,15 +95,28 @@ class Output {
 struct Tally {
   int results = 0;  // measured, or found not to fit: both are answers
   int invalid = 0;
+  int compared = 0, differing = 0;  // by --check
   std::string first_reason{};
 
   void add(const Row& row) {
     if (row.status == Status::ok || row.status == Status::out_of_memory) ++results;
     if (row.status == Status::invalid) ++invalid;
     if (first_reason.empty()) first_reason = row.reason;
+    if (!row.comparison || !row.comparison->largest) return;
+    ++compared;
+    if (!row.comparison->agrees()) ++differing;
   }
 
-  int exit_code() const {
+  int exit_code(const std::optional<double>& atol) const {
+    if (atol && differing > 0) {
+      fmt::print(stderr, "tessera bench: {} of {} differ by more than --atol {}\n", differing,
+                 counted(static_cast<std::size_t>(compared), "compared row"), *atol);
+      return 1;
+    }
+    if (atol && compared == 0 && results > 0) {
+      throw UsageError(
+          "--check: nothing to compare; name two algorithms, or compare a forward output with fp64");
+    }
     if (results > 0) return 0;
     if (invalid > 0) throw UsageError(first_reason);
     fmt::print(stderr, "tessera bench: no row could be measured\n");
@@ -139,7 +160,7 @@ int run_bench(const BenchOptions& options) {
     if (interrupted() != 0) return report_interrupt("tessera bench");
     done += expected(problem);
   }
-  return tally.exit_code();
+  return tally.exit_code(measuring.atol);
 }
 
 }  // namespace
@@ -164,6 +185,11 @@ void add_bench(CLI::App& application, Action& action) {
   add("--check-rows", options->check_rows, "N", "Output rows compared with fp64 (forward); 0: none [16]",
       kMeasuring);
   add("--seed", options->seed, "N", "Seed of the random data [0]", kMeasuring);
+  command
+      ->add_flag("--check", options->check,
+                 "Compare outputs and gradients with the first algorithm's; exit 1 when some differ [no]")
+      ->group(kMeasuring);
+  add("--atol", options->atol, "X", "How far --check lets numbers differ [0.01]", kMeasuring);
   constexpr const char* kOutput = "Output";
   add("--json", options->json, "FILE", "Also write rows as JSON Lines; - is standard output", kOutput);
   add("--csv", options->csv, "FILE", "Also write rows as CSV; - is standard output", kOutput);
@@ -180,6 +206,7 @@ void add_bench(CLI::App& application, Action& action) {
       "Examples:\n"
       "  tessera bench --seq 512..4096 --heads 8 --dim 64 --causal no,yes\n"
       "  tessera bench --algorithm standard,flash2 --seq 1k,2k --direction forward,backward --csv rows.csv\n"
+      "  tessera bench --algorithm standard,flash2,minimal --seq 512 --direction both --check --atol 1e-3\n"
       "  tessera bench --batch 1,8 --seq 8192 --memory-budget 4GiB --repetitions 3\n"
       "  tessera bench --device cuda --dtype bf16 --seq 1k..16k --heads 16 --dim 128 --causal no,yes\n"
       "  tessera bench --seq 2048 --block-mask none,local:2,bigbird:1,1,2 --block-size 64 --json -");

@@ -21,5 +21,7 @@ void add_peak(CLI::App& application, Action& action);
 void add_verify(CLI::App& application, Action& action);
 void add_report(CLI::App& application, Action& action);
 void add_fit(CLI::App& application, Action& action);
+void add_completion(CLI::App& application, Action& action);
+void add_man(CLI::App& application, Action& action);
 
 }  // namespace tessera::lab

@@ -145,9 +145,14 @@ int run_explain(const ExplainOptions& options) {
 
   nlohmann::ordered_json plans = nlohmann::ordered_json::array();
   std::string text;
+  std::vector<Direction> directions;
   for (const Problem& problem : problems) {
-    const Plan plan = tessera::plan(operation.attention(algorithm), operation.shapes(), problem.device,
-                                    problem.direction, execution);
+    if (problem.direction != Pass::backward) directions.push_back(Direction::forward);
+    if (problem.direction != Pass::forward) directions.push_back(Direction::backward);
+  }
+  for (const Direction direction : directions) {
+    const Plan plan =
+        tessera::plan(operation.attention(algorithm), operation.shapes(), first.device, direction, execution);
     plans.push_back(plan_json(plan));
     text += (text.empty() ? "" : "\n") + plan_text(operation, plan, use_color(stdout));
   }
@@ -175,7 +180,7 @@ void add_explain(CLI::App& application, Action& action) {
   command->add_flag("--json", options->json, "Print the plan as JSON instead (two directions: an array)")
       ->group("Output");
   command->footer(
-      "One value for each option; --direction forward,backward explains both.\n\n"
+      "One value for each option; --direction both explains forward and backward.\n\n"
       "Examples:\n"
       "  tessera explain --batch 2 --seq 4096 --heads 16 --dim 128 --dtype bf16 --causal\n"
       "  tessera explain --device cuda --assume-gpu 8.6 --seq 4096 --dtype bf16\n"

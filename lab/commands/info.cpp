@@ -12,6 +12,7 @@
 #include "lab/commands/options.h"
 #include "lab/commands/parse.h"
 #include "lab/measure/machine/machine_text.h"
+#include "lab/measure/machine/surroundings.h"
 #include "lab/measure/results.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/terminal.h"
@@ -24,6 +25,16 @@ namespace tessera::lab {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Json surroundings_json(Device device) {
+  const Surroundings& around = surroundings(device);
+  auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
+  return {{"driver", text(around.driver)},
+          {"cuda", text(around.cuda)},
+          {"libraries", text(around.libraries)},
+          {"governor", text(around.governor)},
+          {"usable_cpus", around.usable_cpus}};
+}
 
 Json info_json() {
   Json build = Json::array(), device_list = Json::array(), kernel_list = Json::array();
@@ -46,6 +57,8 @@ Json info_json() {
           {"commit", commit_text()},
           {"machine", machine_text()},
           {"available_memory_bytes", available_memory()},
+          {"surroundings",
+           {{"cpu", surroundings_json(Device::cpu())}, {"cuda", surroundings_json(Device::cuda())}}},
           {"build", build},
           {"devices", device_list},
           {"kernels", kernel_list}};

@@ -20,8 +20,8 @@ constexpr std::array<DType, 4> kDTypes = {DType::fp64, DType::fp32, DType::fp16,
 constexpr std::array<std::string_view, 4> kDTypeNames = {"fp64", "fp32", "fp16", "bf16"};
 constexpr std::array<Align, 2> kAligns = {Align::bottom_right, Align::top_left};
 constexpr std::array<std::string_view, 2> kAlignNames = {"bottom_right", "top_left"};
-constexpr std::array<Direction, 2> kDirections = {Direction::forward, Direction::backward};
-constexpr std::array<std::string_view, 2> kDirectionNames = {"forward", "backward"};
+constexpr std::array<Pass, 3> kDirections = {Pass::forward, Pass::backward, Pass::both};
+constexpr std::array<std::string_view, 3> kDirectionNames = {"forward", "backward", "both"};
 constexpr std::array<Algorithm, 6> kAlgorithms = {Algorithm::automatic, Algorithm::standard,
                                                   Algorithm::flash1,    Algorithm::flash2,
                                                   Algorithm::flash3,    Algorithm::minimal};
@@ -139,8 +139,8 @@ void add_problem_options(CLI::App& command, ProblemOptions& options, const std::
   add("--dropout", options.dropout, "P", "Dropout probability, 0 to below 1 [0]", kScores);
 
   constexpr const char* kRun = "Method";
-  add("--direction", options.direction, "DIR", "forward, backward, or forward,backward for both [forward]",
-      kRun);
+  add("--direction", options.direction, "DIR",
+      "forward, backward, or both: one after the other in one call [forward]", kRun);
   add("--algorithm", options.algorithm, "NAME",
       "automatic, standard, flash1, flash2, flash3, minimal [" + default_algorithm + "]", kRun);
   add("--threads", options.threads, "N", "CPU threads; 0: all [0]", kRun);

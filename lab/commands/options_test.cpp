@@ -17,7 +17,7 @@ TEST(Options, DefaultsAreOneProblem) {
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_EQ(to_string(problems[0]), "batch 1, seq 1024, heads 8, dim 64, fp32, full");
   EXPECT_TRUE(parse_algorithms({}).empty());
-  EXPECT_EQ(problems[0].direction, Direction::forward);
+  EXPECT_EQ(problems[0].direction, Pass::forward);
   EXPECT_EQ(problems[0].device, Device::cpu());
 }
 
@@ -36,7 +36,7 @@ TEST(Options, ListsMultiply) {
   EXPECT_EQ(problems.front().dtype, DType::bf16);
   EXPECT_EQ(to_string(problems.back()), "batch 2, seq 256, heads 8, dim 64, bf16, causal+window:16,0");
   EXPECT_EQ(parse_algorithms(options), (std::vector<Algorithm>{Algorithm::standard, Algorithm::flash2}));
-  EXPECT_EQ(problems.back().direction, Direction::backward);
+  EXPECT_EQ(problems.back().direction, Pass::backward);
   EXPECT_EQ(problems.back().device, Device::cuda(1));
 }
 

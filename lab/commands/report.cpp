@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lab/commands/commands.h"
+#include "lab/measure/compare/speedups.h"
 #include "lab/measure/read_results.h"
 #include "lab/report/difference.h"
 #include "lab/report/model.h"
@@ -52,6 +53,7 @@ std::vector<std::string> raw_links(const Report& made, const fs::path& page) {
 std::vector<ResultsFile> read_all(const std::vector<std::string>& paths) {
   std::vector<ResultsFile> files;
   for (const std::string& path : paths) files.push_back(read_results(path));
+  compare_with_pytorch(files);
   return files;
 }
 
@@ -133,7 +135,8 @@ void add_report(CLI::App& application, Action& action) {
   command->allow_extras();
   auto options = std::make_shared<ReportOptions>();
   command
-      ->add_option("RESULTS", options->results, "results.jsonl of tessera lab, or the folder that holds it")
+      ->add_option("RESULTS", options->results,
+                   "Folders of tessera lab, or files of rows: results.jsonl, or of tessera bench --json")
       ->option_text("...");
   command->add_option("--out", options->out, "The page [report.html]")->option_text("FILE")->group("Output");
   command

@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/experiments/figure.h"
@@ -17,13 +18,13 @@
 
 namespace tessera::lab {
 
-// How large the problems are. quick: minutes on two cores; normal: a little more; full: the sizes
-// of the studies, for a GPU.
-enum class Scale { quick, normal, full };
+// How large the problems are. quick: minutes on two cores; normal: a little more; full: for a GPU.
+// The experiments of a study (lab/experiments/studies.h) have its own size instead.
+enum class Scale { quick, normal, full, study };
 
 const char* name(Scale scale);
 
-// A value for each scale.
+// A value for each scale. A study's is `full`.
 template <typename T>
 struct Scaled {
   T quick{}, normal{}, full{};
@@ -54,6 +55,7 @@ struct Experiment {
   Scaled<std::string>
       memory_budget{};    // default of --memory-budget, as in "15GiB"; empty: what the device has
   int repetitions = 0;    // measured calls; 0: by time
+  bool levels = false;    // on a CPU: reads the levels of its memory instead of solving problems
   std::string program{};  // the program that measures it instead of `tessera lab`, without `problems`
 };
 
@@ -63,16 +65,33 @@ const std::vector<Experiment>& experiments();
 // Those that `python -m tessera.lab` measures: they train models or call other libraries.
 std::vector<Experiment> python_experiments();
 
-// The experiments of these names, in the order of `experiments`, none twice; no names: all. Throws
-// UsageError for an unknown name.
+// The experiments of these names, of the lab and of the studies, none twice; no names: all of
+// `experiments`. Throws UsageError for an unknown name.
 std::vector<const Experiment*> find_experiments(const std::vector<std::string>& names);
 
 // The same, of the experiments that `tessera lab` measures itself. Throws UsageError for one that
 // it does not measure.
 std::vector<const Experiment*> find_own_experiments(const std::vector<std::string>& names);
 
+// What the report draws of rows of `tessera bench`: figures over the field that varies most.
+Experiment bench_experiment(const std::vector<nlohmann::json>& rows);
+
 // Whether one of its figures draws a field of the rows.
 bool shows(const Experiment& experiment, const std::string& field);
+
+// Options of `tessera bench`, with their values as typed, that replace a setting of every
+// experiment.
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+// "--causal yes --threads 2".
+std::string to_string(const Overrides& overrides);
+
+// Throws UsageError for a wrong value, and for more than one except of --algorithm.
+void check_overrides(const Overrides& overrides, Device device);
+
+// The first of the options that the experiment varies itself at this scale, or whose value is part
+// of what it measures; empty: none.
+std::string varied_option(const Experiment& experiment, Scale scale, const Overrides& overrides);
 
 // What a sweep stands for.
 struct SweptProblems {
@@ -82,7 +101,8 @@ struct SweptProblems {
 
 // Reads a sweep. Defaults: fp32 on the CPU and fp16 on a GPU, as in the studies; every algorithm of
 // the device but the teaching kernel. Throws UsageError.
-SweptProblems sweep_of(const Problems& problems, const BenchText& sweep, Device device);
+SweptProblems sweep_of(const Problems& problems, const BenchText& sweep, Device device,
+                       const Overrides& overrides = {});
 
 // The texts of `--list`: one line for each experiment and the studies behind them; and everything
 // about one.

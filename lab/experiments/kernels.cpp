@@ -2,6 +2,7 @@
 // scales have the same shape in sizes for two cores.
 #include "lab/experiments/experiment.h"
 
+#include "lab/baselines/baseline.h"
 #include "lab/experiments/origins.h"
 
 namespace tessera::lab {
@@ -12,7 +13,8 @@ constexpr FigureKind kBars = FigureKind::bars;
 constexpr FigureKind kHeatmap = FigureKind::heatmap;
 constexpr FigureKind kTable = FigureKind::table;
 
-// The three curves of most experiments: time, speed and memory over the swept field.
+// The curves of most experiments: time, speed and memory over the swept field, on logarithmic axes,
+// or on linear ones where the question is whether time is linear.
 std::vector<Figure> time_speed_memory(const std::string& x, bool log_x,
                                       std::vector<std::string> facets = {}) {
   return {{.kind = kLines,
@@ -21,15 +23,22 @@ std::vector<Figure> time_speed_memory(const std::string& x, bool log_x,
            .y = {"median_ms"},
            .facets = facets,
            .log_x = log_x,
-           .log_y = true},
+           .log_y = log_x},
           {.kind = kLines, .title = "Speed", .x = x, .y = {"tflops"}, .facets = facets, .log_x = log_x},
+          {.kind = kLines,
+           .title = "Peak memory",
+           .x = x,
+           .y = {"peak_bytes"},
+           .facets = facets,
+           .log_x = log_x,
+           .log_y = log_x},
           {.kind = kLines,
            .title = "Extra memory",
            .x = x,
            .y = {"peak_extra_bytes"},
            .facets = std::move(facets),
            .log_x = log_x,
-           .log_y = true}};
+           .log_y = log_x}};
 }
 
 Experiment sequence() {
@@ -62,7 +71,7 @@ Experiment batch() {
                         .sweeps = {.quick = {"--seq 256 --heads 8 --dim 64 --batch 1..8"},
                                    .normal = {"--seq 512 --heads 8 --dim 64 --batch 1..16"},
                                    .full = {"--seq 1024 --heads 16 --dim 128 --batch 1..64"}}}},
-          .figures = time_speed_memory("batch", true)};
+          .figures = time_speed_memory("batch", false)};
 }
 
 Experiment causal() {
@@ -115,7 +124,7 @@ Experiment embedding() {
                         .sweeps = {.quick = {"--seq 512 --heads 8 --dim 32..128"},
                                    .normal = {"--seq 1024 --heads 8 --dim 32..256"},
                                    .full = {"--batch 16 --seq 1024 --heads 16 --dim 32..256"}}}},
-          .figures = time_speed_memory("embedding", true)};
+          .figures = time_speed_memory("embedding", false)};
 }
 
 Experiment direction() {
@@ -218,8 +227,9 @@ Experiment traffic() {
                                    .full = {"--batch 64 --heads 16"}}}},
           .figures = {{.kind = kTable,
                        .title = "Work, traffic and time",
-                       .y = {"flops", "predicted_traffic_bytes", "measured_traffic_bytes",
-                             "minimum_traffic_bytes", "median_ms", "peak_extra_bytes"},
+                       .y = {"flops", "executed_flops", "predicted_traffic_bytes", "measured_traffic_bytes",
+                             "minimum_traffic_bytes", "bound_traffic_bytes", "bound_memory_bytes",
+                             "median_ms", "peak_bytes", "peak_extra_bytes"},
                        .facets = {"direction"}},
                       {.kind = kBars,
                        .title = "Memory traffic",
@@ -227,6 +237,50 @@ Experiment traffic() {
                        .y = {"predicted_traffic_bytes"},
                        .log_y = true,
                        .bounds = {"measured_traffic_bytes"}}}};
+}
+
+Experiment steps() {
+  const Scaled<std::vector<BenchText>> sizes = {.quick = {"--heads 8 --seq 512"},
+                                                .normal = {"--heads 12 --seq 1024"},
+                                                .full = {"--batch 16 --heads 12 --seq 1024"}};
+  const std::string common = "--dim 64 --causal yes --dropout 0.1 --direction forward --algorithm ";
+  Experiment e{
+      .name = "steps",
+      .title = "Standard attention, step by step",
+      .question = "Where does standard attention spend its time, and what does one fused kernel save?",
+      .origin = origin::kPaper + ", its first figure: matmul, mask, softmax, dropout and matmul of GPT-2",
+      .problems = {{.common = common + "flash1,flash2", .sweeps = sizes, .method = {.stage = "one kernel"}}},
+      .figures = {{.kind = kBars,
+                   .title = "Time by step",
+                   .x = "algorithm",
+                   .y = {"median_ms"},
+                   .series = {"stage"},
+                   .stack = true}}};
+  for (const char* stage : kStages) {
+    e.problems.push_back({.common = common + "standard",
+                          .sweeps = sizes,
+                          .method = {.label = "unfused", .baseline = "unfused", .stage = stage},
+                          .only_on = DeviceType::cpu});
+  }
+  return e;
+}
+
+Experiment hierarchy() {
+  return {.name = "hierarchy",
+          .title = "Levels of memory",
+          .question = "How large and how fast is each level of this machine's memory?",
+          .origin = origin::kPaper + ", its first figure: size and bandwidth of SRAM, HBM and DRAM",
+          .figures = {{.kind = FigureKind::hierarchy,
+                       .title = "Size and read bandwidth",
+                       .x = "level",
+                       .y = {"level_bytes", "bandwidth_gbs"},
+                       .series = {}},
+                      {.kind = kTable,
+                       .title = "Size and bandwidth",
+                       .x = "level",
+                       .y = {"level_bytes", "bandwidth_gbs"},
+                       .series = {}}},
+          .levels = true};
 }
 
 Experiment block_size() {
@@ -380,10 +434,10 @@ Experiment accuracy() {
 
 const std::vector<Experiment>& experiments() {
   static const std::vector<Experiment> kAll = [] {
-    std::vector<Experiment> all = {summary(),        sequence(),  batch(),      causal(),
-                                   heads(),          embedding(), direction(),  head_dim(),
-                                   heatmap(),        traffic(),   block_size(), sparsity(),
-                                   long_sequences(), minimal(),   accuracy(),   out_of_memory()};
+    std::vector<Experiment> all = {summary(),   sequence(),  batch(),        causal(),   heads(),
+                                   embedding(), direction(), head_dim(),     heatmap(),  traffic(),
+                                   steps(),     hierarchy(), block_size(),   sparsity(), long_sequences(),
+                                   minimal(),   accuracy(),  out_of_memory()};
     for (Experiment& one : python_experiments()) all.push_back(std::move(one));
     return all;
   }();

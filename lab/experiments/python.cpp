@@ -26,6 +26,11 @@ Experiment training() {
                       over_sequence("Memory held after a step", "memory_used_bytes", FigureKind::lines),
                       over_sequence("Time saved", "time_saved_percent", FigureKind::bars),
                       over_sequence("Peak memory saved", "memory_saved_percent", FigureKind::bars),
+                      {.kind = FigureKind::table,
+                       .title = "Outputs and losses against standard",
+                       .x = "q_length",
+                       .y = {"max_difference", "atol", "train_loss"},
+                       .facets = {"depth"}},
                       {.kind = FigureKind::heatmap,
                        .title = "What fits",
                        .x = "q_length",
@@ -53,8 +58,10 @@ Experiment gpt() {
       .name = "gpt",
       .title = "Training a GPT",
       .question = "Does a language model learn equally well with each attention, and how fast?",
-      .origin = origin::kPaper + ", its set-up for training GPT, which never obtained results",
+      .origin = origin::kPaper +
+                ", its set-up for training GPT, which never obtained results, and the paper's BERT-large",
       .figures = {loss_over("Loss on held-out text", "step"), loss_over("Loss against time", "train_seconds"),
+                  at_the_end("Perplexity on held-out text", "perplexity"),
                   at_the_end("Speed of training", "tokens_per_second"),
                   at_the_end("Peak memory", "peak_bytes")},
       .program = "python -m tessera.lab gpt"};

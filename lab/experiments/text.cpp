@@ -9,6 +9,7 @@
 #include "lab/commands/options.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/origins.h"
+#include "lab/experiments/studies.h"
 #include "lab/measure/fields.h"
 #include "lab/terminal/table.h"
 #include "lab/terminal/text.h"
@@ -31,6 +32,7 @@ const std::map<std::string, Values ProblemOptions::*>& sweep_options() {
       {"--block-mask", &O::block_mask}, {"--block-size", &O::block_size},
       {"--dropout", &O::dropout},       {"--softcap", &O::softcap},
       {"--direction", &O::direction},   {"--algorithm", &O::algorithm},
+      {"--threads", &O::threads},
   };
   return kAll;
 }
@@ -63,6 +65,13 @@ std::string figure_text(const Figure& figure) {
   return text;
 }
 
+// Those that an experiment has problems for.
+std::vector<Scale> scales_of(const Experiment& experiment) {
+  const bool of_study = !experiment.problems.empty() && experiment.problems.front().sweeps.quick.empty();
+  if (of_study) return {Scale::study};
+  return {Scale::quick, Scale::normal, Scale::full};
+}
+
 std::string sweep_text(const Problems& problems, const BenchText& sweep) {
   const Method& method = problems.method;
   std::string text = problems.common + (problems.common.empty() ? "" : " ") + sweep;
@@ -82,27 +91,31 @@ const char* name(Scale scale) {
   switch (scale) {
     case Scale::quick: return "quick";
     case Scale::normal: return "default";
-    case Scale::full: break;
+    case Scale::full: return "full";
+    case Scale::study: break;
   }
-  return "full";
+  return "study";
 }
 
 std::vector<const Experiment*> find_experiments(const std::vector<std::string>& names) {
+  std::vector<const Experiment*> all = all_experiments();
   std::vector<std::string> known;
-  for (const Experiment& experiment : experiments()) known.push_back(experiment.name);
+  for (const Experiment* experiment : all) known.push_back(experiment->name);
+  const std::size_t own = experiments().size();
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string meant = nearest(name, known);
+    known.resize(own);
     throw UsageError(fmt::format("experiment '{}': {}the experiments are {}", name,
                                  meant.empty() ? "" : fmt::format("did you mean {}? ", meant),
                                  fmt::join(known, ", ")));
   }
-  std::vector<const Experiment*> chosen;
-  for (const Experiment& experiment : experiments()) {
-    const bool named = std::find(names.begin(), names.end(), experiment.name) != names.end();
-    if (names.empty() || named) chosen.push_back(&experiment);
-  }
-  return chosen;
+  if (names.empty()) all.resize(own);
+  else
+    std::erase_if(all, [&](const Experiment* experiment) {
+      return std::find(names.begin(), names.end(), experiment->name) == names.end();
+    });
+  return all;
 }
 
 std::vector<const Experiment*> find_own_experiments(const std::vector<std::string>& names) {
@@ -123,8 +136,51 @@ bool shows(const Experiment& experiment, const std::string& field) {
   });
 }
 
-SweptProblems sweep_of(const Problems& problems, const BenchText& sweep, Device device) {
+std::string to_string(const Overrides& overrides) {
+  std::vector<std::string> words;
+  for (const auto& [option, value] : overrides) words.push_back(option + " " + value);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+void check_overrides(const Overrides& overrides, Device device) {
+  ProblemOptions options;
+  options.device = to_string(device);
+  for (const auto& [option, value] : overrides) options.*sweep_options().at(option) = {value};
+  (void)parse_algorithms(options);
+  options.algorithm.clear();
+  if (parse_problems(options).size() == 1) return;
+  for (const auto& [option, value] : overrides) {
+    if (value.find(',') == std::string::npos && value.find("..") == std::string::npos) continue;
+    throw UsageError(
+        fmt::format("{} '{}': tessera lab takes one value; tessera bench takes lists", option, value));
+  }
+}
+
+std::string varied_option(const Experiment& experiment, Scale scale, const Overrides& overrides) {
+  for (const auto& [option, value] : overrides) {
+    std::vector<Values> seen;  // of each sweep
+    for (const Problems& problems : experiment.problems) {
+      const Method& method = problems.method;
+      const bool chosen = !method.label.empty() || !method.kernel.empty() || !method.baseline.empty();
+      if (option == "--algorithm" && chosen) return option;
+      for (const BenchText& sweep : problems.sweeps.at(scale))
+        seen.push_back(read_options(problems.common + " " + sweep).*sweep_options().at(option));
+    }
+    for (const Values& values : seen) {
+      if (option == "--algorithm" && !values.empty()) return option;
+      const std::string text = fmt::format("{}", fmt::join(values, ","));
+      if (values != seen.front() || text.find(',') != std::string::npos ||
+          text.find("..") != std::string::npos)
+        return option;
+    }
+  }
+  return {};
+}
+
+SweptProblems sweep_of(const Problems& problems, const BenchText& sweep, Device device,
+                       const Overrides& overrides) {
   ProblemOptions options = read_options(problems.common + " " + sweep);
+  for (const auto& [option, value] : overrides) options.*sweep_options().at(option) = {value};
   if (options.dtype.empty()) options.dtype = {device.type == DeviceType::cpu ? "fp32" : "fp16"};
   options.device = to_string(device);
   SweptProblems swept{parse_problems(options), parse_algorithms(options)};
@@ -142,6 +198,14 @@ std::string list_text(const std::vector<Experiment>& all) {
     text += fmt::format("{}  {}\n", pad(experiment.name, width, Justify::left),
                         wrap(experiment.question, line_width(), width + 2));
   }
+  text += "\n" +
+          wrap(
+              "tessera lab --study NAME repeats a study figure by figure at its own settings. On a GPU they "
+              "are as the study has them; on a CPU " +
+                  fmt::format("sequence lengths are divided by {}, and all else stays.", kCpuFactor),
+              line_width(), 0) +
+          "\n";
+  for (const Study& study : studies()) text += describe(study);
   text += "\n" + wrap(kOriginsPreface, line_width(), 0) + "\n";
   for (const Origin& origin : origins()) {
     text += "- " + wrap(fmt::format("{}: {}", origin.name, origin.what), line_width(), 2) + "\n";
@@ -158,7 +222,7 @@ std::string describe(const Experiment& experiment) {
   text += fact("question", experiment.question);
   text += fact("from", experiment.origin);
   if (!experiment.program.empty()) text += fact("run by", experiment.program);
-  for (const Scale scale : {Scale::quick, Scale::normal, Scale::full}) {
+  for (const Scale scale : scales_of(experiment)) {
     std::string label = name(scale);
     for (const Problems& problems : experiment.problems) {
       for (const BenchText& sweep : problems.sweeps.at(scale)) {
@@ -168,6 +232,8 @@ std::string describe(const Experiment& experiment) {
     }
     const std::string& budget = experiment.memory_budget.at(scale);
     if (!budget.empty()) text += fact("", "with a memory budget of " + budget);
+    if (scale == Scale::study && !budget.empty())
+      text += fact("", "on a CPU with " + experiment.memory_budget.normal);
   }
   std::string label = "figures";
   for (const Figure& figure : experiment.figures) {

@@ -21,6 +21,8 @@ struct MeasureOptions {
   std::uint64_t seed = 0;         // of the random data
   int check_rows = 16;            // output rows compared with the oracle; 0: none
   bool count_traffic = false;     // on a GPU: count DRAM bytes, after everything else was measured
+  std::optional<double>
+      atol{};  // compare the results of the methods with each other; how far they may differ
 };
 
 // Asked before every call with the share that is done; false stops the measuring.

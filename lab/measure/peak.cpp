@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cpu/machine/cpu_info.h"
 #include "cpu/machine/parallel_for.h"
 #include "cpu/machine/thread_pool.h"
 #include "lab/measure/machine/ceilings.h"
+#include "lab/measure/machine/machine_text.h"
 
 namespace tessera::lab {
 namespace {
@@ -77,11 +79,35 @@ class Buffer {
   std::vector<std::byte> data_;
 };
 
-Load reading_load(const Buffer& buffer, int threads) {
+Load memory_load(const Buffer& buffer, int threads) {
   const Reading reading = reading_ceiling();
-  Load load{{"memory_read", reading.instructions, "GB/s", threads}, static_cast<double>(kReadBlock), {}};
-  load.run = [&buffer, run = reading.run, threads](std::int64_t tasks) {
-    run_tasks(threads, tasks, [&](std::int64_t task) { return run(buffer.block(task)); });
+  Load load{{"memory_read", reading.instructions, "GB/s", threads, memory_bytes()},
+            static_cast<double>(kReadBlock),
+            {}};
+  load.run = [&buffer, run = reading.memory, threads](std::int64_t tasks) {
+    run_tasks(threads, tasks, [&](std::int64_t task) { return run(buffer.block(task), kReadBlock); });
+  };
+  return load;
+}
+
+// Every thread reads memory of its own again and again, half as large as the cache or, of a cache
+// that all share, as its part of it.
+Load cache_load(const std::string& name, std::size_t size, bool shared, int threads) {
+  const Reading reading = reading_ceiling();
+  const std::size_t own = size / 2 / (shared ? static_cast<std::size_t>(threads) : 1) / kReadUnit * kReadUnit;
+  Load load{{name, reading.instructions, "GB/s", threads, size}, 0, {}};
+  const std::size_t rounds = std::max<std::size_t>(1, kReadBlock / own);
+  load.units = static_cast<double>(own * rounds);
+  const auto memory =
+      std::make_shared<std::vector<std::byte>>(own * static_cast<std::size_t>(threads), std::byte{1});
+  load.run = [memory, own, rounds, run = shared ? reading.memory : reading.cache,
+              threads](std::int64_t tasks) {
+    cpu::parallel_for(cpu::ThreadPool::instance(), threads, tasks, [&](std::int64_t, int worker) {
+      std::uint64_t sum = 0;
+      for (std::size_t round = 0; round < rounds; ++round)
+        sum ^= run(memory->data() + own * static_cast<std::size_t>(worker), own);
+      kept_results.fetch_xor(sum, std::memory_order_relaxed);
+    });
   };
   return load;
 }
@@ -130,7 +156,11 @@ std::vector<Peak> measure_peaks(const PeakOptions& options,
   for (const int threads : options.threads) {
     std::vector<Load> loads;
     for (const Arithmetic& kind : kinds) loads.push_back(arithmetic_load(kind, threads));
-    loads.push_back(reading_load(buffer, threads));
+    const cpu::Caches& caches = cpu::caches();
+    loads.push_back(cache_load("l1_read", caches.l1, false, threads));
+    loads.push_back(cache_load("l2_read", caches.l2, false, threads));
+    loads.push_back(cache_load("l3_read", caches.l3, true, threads));
+    loads.push_back(memory_load(buffer, threads));
     std::erase_if(loads, [&](const Load& load) { return !wanted(load.peak.name); });
     auto overall = [&](double share) { return proceed((done + share) / rounds); };
     if (!measure_loads(std::move(loads), options, peaks, overall)) break;
@@ -143,7 +173,8 @@ nlohmann::ordered_json to_json(const Peak& peak) {
   nlohmann::ordered_json json = {{"name", peak.name},
                                  {"instructions", peak.instructions},
                                  {"threads", peak.threads},
-                                 {"unit", peak.unit}};
+                                 {"unit", peak.unit},
+                                 {"bytes", peak.bytes > 0 ? nlohmann::ordered_json(peak.bytes) : nullptr}};
   const bool measured = peak.missing.empty();
   auto set = [&](const char* key, double value) {
     json[key] = measured ? nlohmann::ordered_json(value) : nlohmann::ordered_json();

@@ -13,8 +13,8 @@
 namespace tessera::lab {
 
 // The names of all ceilings, in the order in which they are measured.
-inline constexpr std::array<std::string_view, 4> kCeilings = {"fp32_fma", "bf16_dot", "bf16_amx",
-                                                              "memory_read"};
+inline constexpr std::array<std::string_view, 7> kCeilings = {"fp32_fma", "bf16_dot", "bf16_amx",   "l1_read",
+                                                              "l2_read",  "l3_read",  "memory_read"};
 
 // A ceiling at one number of threads.
 struct Peak {
@@ -22,6 +22,7 @@ struct Peak {
   std::string instructions;  // what it was measured with
   std::string unit;          // "GFLOP/s" or "GB/s"
   int threads = 1;
+  std::size_t bytes = 0;  // of a level of memory: its size; 0: arithmetic
   Summary rate{};         // in that unit, over the repetitions
   std::string missing{};  // why it could not be measured; empty: it was
 };

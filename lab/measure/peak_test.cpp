@@ -16,12 +16,15 @@ PeakOptions quick(std::vector<int> threads) {
 
 TEST(Ceilings, EveryByteOfABlockIsRead) {
   std::vector<std::byte> block(kReadBlock);
-  const ReadBlock read = reading_ceiling().run;
-  const std::uint64_t before = read(block.data());
-  for (std::size_t at = 7; at < block.size(); at += 65'521) {
-    block[at] = std::byte{1};
-    EXPECT_NE(read(block.data()), before) << at;
-    block[at] = std::byte{0};
+  for (const ReadBlock read : {reading_ceiling().memory, reading_ceiling().cache}) {
+    for (const std::size_t bytes : {block.size(), 3 * kReadUnit}) {
+      const std::uint64_t before = read(block.data(), bytes);
+      for (std::size_t at = 7; at < bytes; at += bytes / 64 + 1) {
+        block[at] = std::byte{1};
+        EXPECT_NE(read(block.data(), bytes), before) << at;
+        block[at] = std::byte{0};
+      }
+    }
   }
 }
 
@@ -42,6 +45,7 @@ TEST(Peak, EveryCeilingForEveryNumberOfThreads) {
     EXPECT_EQ(peaks[i].name, kCeilings[i % kCeilings.size()]);
     EXPECT_EQ(peaks[i].threads, i < kCeilings.size() ? 1 : 2);
     EXPECT_EQ(peaks[i].rate.median > 0, peaks[i].missing.empty()) << peaks[i].name;
+    EXPECT_EQ(peaks[i].bytes > 0, peaks[i].unit == "GB/s") << peaks[i].name;
     EXPECT_EQ(to_json(peaks[i])["median"].is_null(), !peaks[i].missing.empty());
   }
 }

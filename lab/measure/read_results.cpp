@@ -10,6 +10,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "lab/experiments/studies.h"
+#include "lab/measure/fields.h"
+#include "lab/measure/rows.h"
 #include "lab/terminal/errors.h"
 #include "lab/terminal/text.h"
 
@@ -18,7 +21,8 @@ namespace {
 
 using nlohmann::json, nlohmann::ordered_json;
 
-constexpr std::array kKinds = {FigureKind::lines, FigureKind::bars, FigureKind::heatmap, FigureKind::table};
+constexpr std::array kKinds = {FigureKind::lines, FigureKind::bars, FigureKind::heatmap, FigureKind::table,
+                               FigureKind::hierarchy};
 
 std::string read_text(const std::string& path, const char* what) {
   errno = 0;
@@ -107,15 +111,16 @@ Figure parse_figure(const json& object, const std::string& where) {
   const std::string kind = entry.text("kind", true);
   const auto* const found =
       std::find_if(kKinds.begin(), kKinds.end(), [&](FigureKind known) { return name(known) == kind; });
-  if (found == kKinds.end()) entry.refuse("kind", "must be lines, bars, heatmap or table");
+  if (found == kKinds.end()) entry.refuse("kind", "must be lines, bars, heatmap, table or hierarchy");
   figure.kind = *found;
   figure.title = entry.text("title", true);
   // A table may name its columns instead of axes.
-  const bool columns = figure.kind == FigureKind::table && !entry.list("columns").empty();
-  figure.x = entry.text("x", !columns);
+  const bool columns = !entry.list("columns").empty() &&
+                       (figure.kind == FigureKind::table || figure.kind == FigureKind::hierarchy);
+  figure.x = entry.text("x", !columns || figure.kind == FigureKind::hierarchy);
   figure.y = entry.list(columns ? "columns" : "y");
   if (figure.y.empty()) entry.refuse("y", "is missing");
-  if (figure.y.size() > 1 && figure.kind != FigureKind::table) entry.refuse("y", "must be one field");
+  if (figure.y.size() > 1 && !columns) entry.refuse("y", "must be one field");
   figure.series = entry.list("series");
   figure.facets = entry.list(object.contains("facets") ? "facets" : "facet");
   figure.value = entry.text("value");
@@ -125,6 +130,7 @@ Figure parse_figure(const json& object, const std::string& where) {
   figure.log_x = entry.flag("log_x");
   figure.log_y = entry.flag("log_y");
   figure.theory = entry.flag("theory");
+  figure.stack = entry.flag("stack");
   figure.unit_x = entry.text("unit_x");
   figure.unit_y = entry.text("unit_y");
   return figure;
@@ -185,17 +191,44 @@ std::vector<Experiment> parse_experiments(const std::string& text, const std::st
   return experiments;
 }
 
+// Adds the fields that the row's version did not have.
+void complete(json& row) {
+  for (const Field& field : fields()) {
+    if (field.default_value.is_null() && !row.contains(field.name)) row[field.name] = nullptr;
+  }
+  auto has = [&](const char* field) { return row.contains(field) && row[field].is_number(); };
+  if (!has("peak_bytes") && has("peak_extra_bytes") && has("tensor_bytes"))
+    row["peak_bytes"] = row["tensor_bytes"].get<double>() + row["peak_extra_bytes"].get<double>();
+}
+
 ResultsFile read_results(const std::string& path) {
   namespace fs = std::filesystem;
   const fs::path file = fs::is_directory(path) ? fs::path(path) / "results.jsonl" : fs::path(path);
   ResultsFile results{file.string(), {}, {}};
+  std::vector<json> of_bench;
   for (const ordered_json& row : parse_rows(read_lines(results.path).text, results.path)) {
     results.rows.emplace_back(row);
+    complete(results.rows.back());
+    if (row["experiment"] == kBench) of_bench.push_back(results.rows.back());
   }
   if (results.rows.empty()) throw UsageError(fmt::format("results '{}': has no rows", results.path));
   const std::string beside = (file.parent_path() / "experiments.json").string();
-  results.experiments =
-      fs::exists(beside) ? parse_experiments(read_text(beside, "experiments"), beside) : experiments();
+  if (of_bench.size() == results.rows.size()) {
+    results.experiments = {bench_experiment(of_bench)};
+  } else if (fs::exists(beside)) {
+    results.experiments = parse_experiments(read_text(beside, "experiments"), beside);
+  } else {
+    results.experiments = experiments();
+    for (const Study& study : studies()) {
+      for (const Experiment& experiment : study.experiments) {
+        const bool measured = std::any_of(results.rows.begin(), results.rows.end(), [&](const json& row) {
+          return row["experiment"] == experiment.name;
+        });
+        if (measured) results.experiments.push_back(experiment);
+      }
+    }
+    if (!of_bench.empty()) results.experiments.push_back(bench_experiment(of_bench));
+  }
   return results;
 }
 

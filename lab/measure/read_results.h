@@ -22,8 +22,10 @@ struct ResultsFile {
   std::vector<Experiment> experiments;  // their figures; they have no problems
 };
 
-// `path` is a results.jsonl or the folder that holds one. Without an experiments.json beside it,
-// the experiments are those of this version.
+// `path` is a file of rows (of `tessera lab`, `tessera bench --json` or the programs in Python) or
+// the folder that holds a results.jsonl. Without an experiments.json beside it, the experiments are
+// those of this version. Rows of older versions get the fields that were added since: empty, and
+// their peak memory from its parts.
 ResultsFile read_results(const std::string& path);
 
 // The whole lines of a file of rows. What follows the last line end is a row that was being written

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
+
+#include "lab/experiments/studies.h"
+#include "lab/measure/rows.h"
 #include "lab/report/test_rows.h"
 #include "lab/terminal/errors.h"
 
@@ -99,12 +104,12 @@ TEST(ReadResults, SaysWhatIsWrongWithAnExperiment) {
   EXPECT_TRUE(contains(refused_experiments("{}"), "must be an array"));
   EXPECT_TRUE(contains(refused_experiments(R"([{"title": "A", "figures": []}])"), "experiment 1: 'name'"));
   EXPECT_TRUE(contains(refused_experiments(R"([{"name": "a", "title": "A", "figures": [{"kind": "pie"}]}])"),
-                       "('a'), figure 1: 'kind' \"pie\" must be lines, bars, heatmap or table"));
+                       "('a'), figure 1: 'kind' \"pie\" must be lines, bars, heatmap, table or hierarchy"));
 }
 
 TEST(ReadResults, ReadsItsOwnExperimentsBack) {
   std::vector<const Experiment*> all;
-  for (const Experiment& experiment : experiments()) all.push_back(&experiment);
+  for (const Experiment* experiment : all_experiments()) all.push_back(experiment);
   const auto read = parse_experiments(to_json(all).dump(), "e.json");
   ASSERT_EQ(read.size(), all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -113,6 +118,53 @@ TEST(ReadResults, ReadsItsOwnExperimentsBack) {
       EXPECT_EQ(to_json(read[i].figures[f]), to_json(all[i]->figures[f])) << all[i]->name;
     }
   }
+}
+
+TEST(ReadResults, RowsOfBenchBecomeAnExperiment) {
+  const std::string path = ::testing::TempDir() + "tessera_bench_rows.jsonl";
+  {
+    RowFile file("--json", path, RowFile::Format::json_lines);
+    for (const std::int64_t length : {64, 128, 256}) {
+      for (const bool causal : {false, true}) {
+        Row row{.method = {Algorithm::flash2}};
+        row.problem.seq = length;
+        row.problem.causal = causal;
+        file.write(row);
+      }
+    }
+  }
+  const ResultsFile results = read_results(path);
+  std::remove(path.c_str());
+  ASSERT_EQ(results.rows.size(), 6U);
+  ASSERT_EQ(results.experiments.size(), 1U);
+  EXPECT_EQ(results.experiments[0].name, "bench");
+  for (const Figure& figure : results.experiments[0].figures) {
+    EXPECT_EQ(figure.x, "q_length") << "it varies most";
+    EXPECT_EQ(figure.facets, std::vector<std::string>{"mask"});
+  }
+}
+
+TEST(ReadResults, RowsOfOlderVersionsAreCompleted) {
+  const std::string path = ::testing::TempDir() + "tessera_old_rows.jsonl";
+  nlohmann::json row = test_row("flash2", 128, 1);
+  row["tensor_bytes"] = 1000;
+  row.erase("peak_bytes");
+  std::ofstream(path) << row.dump() << "\n";
+  const ResultsFile results = read_results(path);
+  std::remove(path.c_str());
+  EXPECT_EQ(results.rows[0]["peak_bytes"], 1000 + 1024 * 128);
+  EXPECT_TRUE(results.rows[0].contains("executed_flops") && results.rows[0]["executed_flops"].is_null());
+}
+
+TEST(ReadResults, ReadsStacksAndHierarchies) {
+  const auto all = parse_experiments(
+      R"([{"name": "a", "title": "A", "figures": [
+        {"kind": "bars", "title": "t", "x": "algorithm", "y": "median_ms", "series": "stage", "stack": true},
+        {"kind": "hierarchy", "title": "t", "x": "level", "columns": ["level_bytes", "bandwidth_gbs"]}]}])",
+      "e.json");
+  EXPECT_TRUE(all[0].figures[0].stack);
+  EXPECT_EQ(all[0].figures[1].kind, FigureKind::hierarchy);
+  EXPECT_EQ(all[0].figures[1].y.size(), 2U);
 }
 
 TEST(ReadResults, NamesAFileThatCannotBeRead) {

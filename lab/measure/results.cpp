@@ -6,13 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 
-#include "lab/commit.h"
 #include "lab/measure/fields.h"
 #include "lab/measure/machine/gpu_timer.h"
 #include "lab/measure/machine/machine_text.h"
@@ -32,6 +29,7 @@ const std::vector<std::string>& key_fields() {
 std::vector<std::string> shared_fields() {
   std::vector<std::string> names = field_names("lab", Role::run);
   names.emplace_back("scale");
+  names.emplace_back("study_factor");
   return names;
 }
 
@@ -76,28 +74,6 @@ std::optional<double> median_seconds(const Json& row) {
 }
 
 }  // namespace
-
-std::string commit_text() { return TESSERA_COMMIT; }
-
-std::string date_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text.data();
-}
-
-Json to_json(const Row& row, const std::string& experiment, const Stamp& stamp, const std::string& date) {
-  Json all = {{"schema", kSchema},
-              {"commit", stamp.commit},
-              {"experiment", experiment},
-              {"date", date},
-              {"scale", stamp.scale}};
-  const Json fields = to_json(row);
-  for (const auto& [field, value] : fields.items()) all[field] = value;
-  return all;
-}
 
 std::string key_of(const Json& row) {
   std::string key;
@@ -148,7 +124,8 @@ void Results::keep_rows(Device device) {
     for (const std::string& field : shared_fields()) {
       if (row[field] == wanted[field]) continue;
       throw UsageError(
-          fmt::format("--out '{}': its rows have '{}' {}, this run has {}; choose another directory",
+          fmt::format("--out '{}': its rows have '{}' {}, this run has {}; give the same options or choose "
+                      "another directory",
                       directory_, field, row[field].dump(), wanted[field].dump()));
     }
   }
@@ -157,7 +134,10 @@ void Results::keep_rows(Device device) {
   }
 }
 
-void Results::add(const Json& row) { medians_.emplace(key_of(row), median_seconds(row)); }
+void Results::add(const Json& row) {
+  medians_.emplace(key_of(row), median_seconds(row));
+  experiments_.insert(row["experiment"].get<std::string>());
+}
 
 bool Results::has(const Row& row, const std::string& experiment) const {
   return medians_.count(key_of(to_json(row, experiment, stamp_, ""))) > 0;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,23 +20,6 @@
 #include "lab/measure/rows.h"
 
 namespace tessera::lab {
-
-// The commit that this program was built from, with "-dirty" when files had changed; "unknown"
-// outside a repository.
-std::string commit_text();
-
-// The time now as "2026-11-15T17:02:45Z".
-std::string date_text();
-
-// What the rows of one run have in common.
-struct Stamp {
-  std::string commit = commit_text();
-  std::string scale = name(Scale::normal);
-};
-
-// A row as it stands in results.jsonl.
-nlohmann::ordered_json to_json(const Row& row, const std::string& experiment, const Stamp& stamp,
-                               const std::string& date);
 
 // The fields that identify a measurement, as one text: rows with the same key answer the same
 // question. A row has its key before it is measured.
@@ -62,6 +46,8 @@ class Results {
   // Writes experiments.json. Throws OutputError.
   void describe(const std::vector<const Experiment*>& chosen) const;
 
+  // The names of the experiments that have rows.
+  [[nodiscard]] const std::set<std::string>& experiments() const { return experiments_; }
   [[nodiscard]] std::size_t rows() const { return medians_.size(); }
   [[nodiscard]] const std::string& path() const { return json_path_; }
 
@@ -78,6 +64,7 @@ class Results {
   Stamp stamp_;
   std::string directory_, json_path_;
   File json_, csv_;
+  std::set<std::string> experiments_;
   std::map<std::string, std::optional<double>> medians_;  // by key: seconds, of rows that have them
 };
 

@@ -72,8 +72,8 @@ TEST_F(ResultsTest, RoundTrip) {
   ASSERT_EQ(rows.size(), 2U);
   std::vector<std::string> names;
   for (const auto& [field, value] : rows[0].items()) names.push_back(field);
-  EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 6),
-            (std::vector<std::string>{"schema", "commit", "experiment", "date", "scale", "version"}));
+  EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 5),
+            (std::vector<std::string>{"schema", "commit", "experiment", "date", "scale"}));
   EXPECT_EQ(rows[0]["schema"], kSchema);
   EXPECT_EQ(rows[0]["commit"], "abc123");
   EXPECT_EQ(rows[1]["median_ms"], 250.0);
@@ -108,7 +108,7 @@ TEST_F(ResultsTest, AKeyHoldsEverythingThatTellsRowsApart) {
       [](Row& r) { r.problem.causal = true; },
       [](Row& r) { r.problem.dtype = DType::bf16; },
       [](Row& r) { r.problem.dropout = 0.5; },
-      [](Row& r) { r.problem.direction = Direction::backward; },
+      [](Row& r) { r.problem.direction = Pass::backward; },
       [](Row& r) { r.method.label = "linformer"; },
       [](Row& r) { r.method.algorithm = Algorithm::flash1; },
       [](Row& r) { r.method.block_k = 32; },
@@ -160,6 +160,19 @@ TEST_F(ResultsTest, ForeignRowsAreNamed) {
               row["schema"] = 2;
             }).find("line 2: schema 2 is unknown; this version reads schema 1"),
             std::string::npos);
+}
+
+TEST_F(ResultsTest, OtherSettingsAreNamed) {
+  two_rows();
+  stamp_.settings = "--threads 1";
+  EXPECT_NE(
+      refusal().find("its rows have 'settings' \"\", this run has \"--threads 1\"; give the same options"),
+      std::string::npos)
+      << refusal();
+  stamp_.settings.clear();
+  stamp_.study_factor = 4;
+  EXPECT_NE(refusal().find("its rows have 'study_factor' null, this run has 4"), std::string::npos)
+      << refusal();
 }
 
 TEST_F(ResultsTest, CorruptedRowsAreNamed) {

@@ -9,8 +9,19 @@
 #include "lab/terminal/units.h"
 
 namespace tessera::lab {
+namespace {
 
-RowTable::RowTable(const std::vector<Problem>& problems, const std::vector<Method>& methods) : table_({}) {
+// "agrees: 3.1e-07".
+std::string check_text(const Row& row) {
+  if (!row.comparison || !row.comparison->largest) return "-";
+  return fmt::format("{}: {}", row.comparison->agrees() ? "agrees" : "differs",
+                     error_text(*row.comparison->largest));
+}
+
+}  // namespace
+
+RowTable::RowTable(const std::vector<Problem>& problems, const std::vector<Method>& methods, bool checked)
+    : with_host_(problems.front().device.type == DeviceType::cuda), with_check_(checked), table_({}) {
   std::vector<std::string> shared;
   for (const Property& property : properties()) {
     const std::string same = property.value(problems.front());
@@ -28,7 +39,7 @@ RowTable::RowTable(const std::vector<Problem>& problems, const std::vector<Metho
                     return method.algorithm == Algorithm::standard;
                   });
   build_table(problems, methods);
-  for (bool* dispensable : {&with_traffic_, &with_spread_}) {
+  for (bool* dispensable : {&with_traffic_, &with_host_, &with_spread_, &with_memory_, &with_error_}) {
     if (table_.width() <= line_width()) break;
     *dispensable = false;
     build_table(problems, methods);
@@ -44,10 +55,12 @@ void RowTable::build_table(const std::vector<Problem>& problems, const std::vect
   columns.push_back({"algorithm", 0, Justify::left});
   columns.push_back({"median ms", 9});
   if (with_spread_) columns.push_back({"spread", 6});
+  if (with_host_) columns.push_back({"host ms", 8});
   columns.push_back({"TFLOP/s", 8});
-  columns.push_back({"extra mem", 9});
+  if (with_memory_) columns.push_back({"extra mem", 9});
   if (with_traffic_) columns.push_back({"traffic", 9});
-  columns.push_back({"max error", 9});
+  if (with_error_) columns.push_back({"max error", 9});
+  if (with_check_) columns.push_back({"check", 16, Justify::left});
   if (with_speedup_) columns.push_back({"vs standard", 11});
   table_ = Table(std::move(columns));
   for (const Problem& problem : problems) {
@@ -75,10 +88,12 @@ std::string RowTable::row(const Row& row, bool color) const {
   }
   cells.push_back(significant(row.seconds.median * 1e3, 4));
   if (with_spread_) cells.push_back(fmt::format("{:.1f}%", row.seconds.spread() * 100));
+  if (with_host_) cells.push_back(significant(row.host_seconds.value_or(row.seconds.median) * 1e3));
   cells.push_back(significant(row.tflops()));
-  cells.push_back(bytes_text(static_cast<double>(row.peak_extra_bytes)));
+  if (with_memory_) cells.push_back(bytes_text(static_cast<double>(row.peak_extra_bytes)));
   if (with_traffic_) cells.push_back(row.plan ? bytes_text(row.plan->traffic_bytes) : "");
-  cells.push_back(row.error ? error_text(row.error->largest) : "-");
+  if (with_error_) cells.push_back(row.error ? error_text(row.error->largest) : "-");
+  if (with_check_) cells.push_back(check_text(row));
   if (with_speedup_) cells.push_back(row.speedup ? fmt::format("{:.2f}x", *row.speedup) : "-");
   return table_.row(cells);
 }

@@ -12,7 +12,8 @@ namespace tessera::lab {
 // What differs between the problems becomes columns; what they share stands in a line above.
 class RowTable {
  public:
-  RowTable(const std::vector<Problem>& problems, const std::vector<Method>& methods);
+  // `checked`: rows say how far their results are from those of another method.
+  RowTable(const std::vector<Problem>& problems, const std::vector<Method>& methods, bool checked = false);
 
   // What all rows share, and the header.
   [[nodiscard]] std::string header() const;
@@ -26,6 +27,10 @@ class RowTable {
   bool with_speedup_ = false;
   bool with_traffic_ = true;
   bool with_spread_ = true;
+  bool with_memory_ = true;
+  bool with_error_ = true;
+  bool with_host_ = false;  // a GPU's rows
+  bool with_check_ = false;
   std::string caption_;
   Table table_;
 };

@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "lab/commit.h"
 #include "lab/measure/fields.h"
 #include "lab/measure/machine/gpu_timer.h"
 #include "lab/measure/machine/machine_text.h"
+#include "lab/measure/machine/surroundings.h"
+#include "lab/measure/read_results.h"
 #include "lab/terminal/terminal.h"
 #include "lab/terminal/units.h"
 #include "tessera/version.h"
@@ -27,6 +32,11 @@ std::string csv_cell(const nlohmann::ordered_json& value) {
     quoted += c;
   }
   return quoted + '"';
+}
+
+nlohmann::ordered_json verdict(const Comparison& comparison) {
+  if (!comparison.largest) return nullptr;
+  return comparison.agrees() ? "agrees" : "differs";
 }
 
 // Visible pairs as a share of all.
@@ -58,7 +68,19 @@ const char* name(Status status) {
   return "failed";
 }
 
-nlohmann::ordered_json to_json(const Row& row) {
+std::string commit_text() { return TESSERA_COMMIT; }
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text.data();
+}
+
+nlohmann::ordered_json to_json(const Row& row, const std::string& experiment, const Stamp& stamp,
+                               const std::string& date) {
   using Json = nlohmann::ordered_json;
   const Problem& problem = row.problem;
   const bool ok = row.status == Status::ok;
@@ -67,15 +89,37 @@ nlohmann::ordered_json to_json(const Row& row) {
   auto sampled = [&](auto SampledError::* member) {
     return row.error ? Json((*row.error).*member) : Json(nullptr);
   };
+  auto known = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
+  auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
+  auto compared = [&](auto&& value) { return row.comparison ? Json(value(*row.comparison)) : Json(nullptr); };
+  auto theory = [&](auto Theory::* member) {
+    return row.theory ? Json((*row.theory).*member) : Json(nullptr);
+  };
   static const std::string kMachine = machine_text();
+  const Surroundings& around = surroundings(problem.device);
   const bool on_gpu = problem.device.type == DeviceType::cuda;
-  return {{"version", version()},
+  return {{"schema", kSchema},
+          {"commit", stamp.commit},
+          {"experiment", experiment},
+          {"date", date},
+          {"scale", stamp.scale},
+          {"study_factor", known(stamp.study_factor)},
+          {"settings", stamp.settings},
+          {"version", version()},
           {"machine", kMachine},
           {"gpu", on_gpu ? Json(gpu_name(problem.device.index)) : Json(nullptr)},
           {"device", to_string(problem.device)},
+          {"driver", text(around.driver)},
+          {"cuda", text(around.cuda)},
+          {"libraries", text(around.libraries)},
+          {"governor", text(around.governor)},
+          {"usable_cpus", around.usable_cpus},
+          {"load_average", known(load_average())},
           {"algorithm", name(row.method)},
           {"kernel", planned(&Plan::kernel)},
-          {"direction", tessera::name(problem.direction)},
+          {"stage", text(row.method.stage)},
+          {"level", row.level ? Json(row.level->name) : Json(nullptr)},
+          {"direction", name(problem.direction)},
           {"dtype", tessera::name(problem.dtype)},
           {"batch", problem.batch},
           {"q_length", problem.seq},
@@ -103,14 +147,17 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"upper_quartile_ms", measured(row.seconds.upper_quartile * 1e3)},
           {"min_ms", measured(row.seconds.lowest * 1e3)},
           {"max_ms", measured(row.seconds.highest * 1e3)},
-          {"sm_clock_mhz", row.sm_clock_mhz ? Json(*row.sm_clock_mhz) : Json(nullptr)},
+          {"host_ms", measured(row.host_seconds.value_or(row.seconds.median) * 1e3)},
+          {"sm_clock_mhz", known(row.sm_clock_mhz)},
           {"flops", planned(&Plan::flops)},
+          {"executed_flops", known(row.executed_flops)},
           {"visible_pairs", planned(&Plan::visible_pairs)},
-          {"tflops", measured(row.tflops())},
-          {"speedup_over_standard", row.speedup ? Json(*row.speedup) : Json(nullptr)},
+          {"tflops", row.plan ? measured(row.tflops()) : Json(nullptr)},
+          {"speedup_over_standard", known(row.speedup)},
           {"tensor_bytes", row.tensor_bytes},
           {"planned_workspace_bytes", planned(&Plan::workspace_bytes)},
           {"peak_extra_bytes", measured(row.peak_extra_bytes)},
+          {"peak_bytes", measured(row.tensor_bytes + row.peak_extra_bytes)},
           {"minimum_traffic_bytes", planned(&Plan::minimum_bytes)},
           {"predicted_traffic_bytes", planned(&Plan::traffic_bytes)},
           {"standard_traffic_bytes", planned(&Plan::standard_traffic_bytes)},
@@ -118,13 +165,20 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"max_error", sampled(&SampledError::largest)},
           {"rms_error", sampled(&SampledError::root_mean_square)},
           {"rms_reference", sampled(&SampledError::reference_magnitude)},
+          {"max_difference", compared([&](const Comparison& c) { return known(c.largest); })},
+          {"compared_with", compared([&](const Comparison& c) { return text(c.with); })},
+          {"atol", compared([](const Comparison& c) { return Json(c.atol); })},
+          {"verdict", compared([](const Comparison& c) { return verdict(c); })},
           {"embedding", problem.heads * problem.dim},
           {"kept_share", kept_share(row)},
           {"requested_block_k", row.method.block_k > 0 ? Json(row.method.block_k) : Json(nullptr)},
-          {"memory_budget_bytes", row.memory_budget ? Json(*row.memory_budget) : Json(nullptr)},
-          {"tile_traffic_bytes", row.theory ? Json(row.theory->tile_bytes) : Json(nullptr)},
-          {"bound_traffic_bytes", row.theory ? Json(row.theory->bound_bytes) : Json(nullptr)},
-          {"measured_traffic_bytes", row.measured_traffic ? Json(*row.measured_traffic) : Json(nullptr)},
+          {"memory_budget_bytes", known(row.memory_budget)},
+          {"level_bytes", row.level ? Json(row.level->bytes) : Json(nullptr)},
+          {"bandwidth_gbs", row.level && ok ? Json(row.level->bytes_per_second / 1e9) : Json(nullptr)},
+          {"tile_traffic_bytes", theory(&Theory::tile_bytes)},
+          {"bound_traffic_bytes", theory(&Theory::bound_bytes)},
+          {"bound_memory_bytes", theory(&Theory::bound_memory_bytes)},
+          {"measured_traffic_bytes", known(row.measured_traffic)},
           {"measured_traffic_note", traffic_note(row)}};
 }
 
@@ -144,9 +198,6 @@ std::string to_csv(const nlohmann::ordered_json& fields) {
   return line;
 }
 
-std::string csv_header() { return csv_header(default_row("bench")); }
-std::string to_csv(const Row& row) { return to_csv(to_json(row)); }
-
 void RowFile::Close::operator()(std::FILE* file) const {
   if (file != stdout) std::fclose(file);
 }
@@ -159,11 +210,12 @@ RowFile::RowFile(const std::string& option, const std::string& path, Format form
   if (!file_) {
     throw UsageError(fmt::format("{} '{}': cannot be written: {}", option, path, std::strerror(errno)));
   }
-  if (format_ == Format::csv) write_line(csv_header());
+  if (format_ == Format::csv) write_line(csv_header(default_row("bench")));
 }
 
 void RowFile::write(const Row& row) {
-  write_line(format_ == Format::csv ? to_csv(row) : to_json(row).dump());
+  const nlohmann::ordered_json fields = to_json(row, kBench, {.scale = kBench}, date_text());
+  write_line(format_ == Format::csv ? to_csv(fields) : fields.dump(-1, ' ', true));
 }
 
 void RowFile::write_line(const std::string& line) {

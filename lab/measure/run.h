@@ -20,18 +20,26 @@ struct Measurement {
   std::vector<Method> methods;
   Repetitions repetitions{};
   std::optional<std::size_t> memory_budget{};  // bytes; none: what the device has
+  std::string level{};                         // of memory, read instead of the problem; empty: none
   bool count_traffic = false;                  // on a GPU: a figure of the experiment shows measured traffic
 };
 
-// Everything that the experiments measure at a scale. `memory_budget` replaces the experiments' own
-// budgets.
-std::vector<Measurement> measurements_of(const std::vector<const Experiment*>& chosen, Scale scale,
-                                         Device device, std::optional<std::size_t> memory_budget);
+// What a run measures the experiments with.
+struct RunSettings {
+  Scale scale = Scale::normal;
+  Device device{};
+  std::optional<std::size_t> memory_budget{};  // replaces the experiments' own
+  Overrides overrides{};
+};
+
+// Everything that the experiments measure with these settings.
+std::vector<Measurement> measurements_of(const std::vector<const Experiment*>& chosen,
+                                         const RunSettings& settings);
 
 // The row of a method as far as it is known before it is measured: enough for its key.
 Row row_before(const Measurement& measurement, const Method& method);
 
-// Calls `measure` and adds what the theory says about the rows.
+// Calls `measure`.
 std::optional<std::vector<Row>> run(const Measurement& measurement, const Proceed& proceed);
 
 // What became of a run.

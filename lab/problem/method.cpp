@@ -18,7 +18,7 @@ std::vector<Algorithm> algorithms_here(const std::vector<Problem>& problems) {
   std::vector<Algorithm> all;
   for (const KernelInfo& kernel : kernels()) {
     const bool wanted = std::any_of(problems.begin(), problems.end(), [&](const Problem& problem) {
-      return problem.direction == kernel.direction && problem.device.type == kernel.device;
+      return widest_direction(problem) == kernel.direction && problem.device.type == kernel.device;
     });
     if (wanted) all.push_back(kernel.algorithm);
   }

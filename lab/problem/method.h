@@ -14,6 +14,7 @@ struct Method {
   std::string label{};       // what rows and figures call the method; empty: the algorithm's name
   std::string kernel{};      // forced, as TESSERA_KERNEL does; empty: the registry chooses
   std::string baseline{};    // one of lab/baselines instead of the library; empty: the library
+  std::string stage{};       // of the baseline "unfused": the part that is timed; else a word for rows
   std::int64_t block_k = 0;  // keys per tile, forced as TESSERA_BLOCK_K does; 0: the kernel chooses
   friend bool operator==(const Method&, const Method&) = default;
 };

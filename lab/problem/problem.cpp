@@ -9,6 +9,19 @@ std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
 }  // namespace
 
+const char* name(Pass pass) {
+  switch (pass) {
+    case Pass::forward: return "forward";
+    case Pass::backward: return "backward";
+    case Pass::both: break;
+  }
+  return "forward + backward";
+}
+
+Direction widest_direction(const Problem& problem) {
+  return problem.direction == Pass::forward ? Direction::forward : Direction::backward;
+}
+
 bool same_but_direction(Problem a, const Problem& b) {
   a.direction = b.direction;
   return a == b;

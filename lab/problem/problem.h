@@ -25,6 +25,12 @@ struct BlockPreset {
 };
 std::string to_string(const BlockPreset& preset);
 
+// What one call computes: a direction of the library, or one after the other.
+enum class Pass { forward, backward, both };
+
+// "forward", "backward", "forward + backward".
+const char* name(Pass pass);
+
 struct Problem {
   std::int64_t batch = 1;
   std::int64_t seq = 1024;
@@ -45,13 +51,16 @@ struct Problem {
   double softcap = 0;
   double dropout = 0;
   std::int64_t threads = 0;  // 0: all
-  Direction direction = Direction::forward;
+  Pass direction = Pass::forward;
   Device device{};
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
 // Whether two problems are equal but for their direction.
 bool same_but_direction(Problem a, const Problem& b);
+
+// The direction whose tensors the problem needs: backward for both.
+Direction widest_direction(const Problem& problem);
 
 // The values that 0 stands for.
 std::int64_t keys(const Problem& problem);

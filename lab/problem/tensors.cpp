@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <new>
 
 #include "core/base/float16.h"
@@ -106,6 +107,20 @@ void Tensors::hide_last_quarter(const Tensor& mask) {
   auto* element = static_cast<std::uint8_t*>(mask.data);
   const std::int64_t keys = mask.shape[3];
   for (std::int64_t i = 0; i < elements(mask); ++i) element[i] = i % keys < keys - keys / 4 ? 1 : 0;
+}
+
+void Tensors::poison(bool output) {
+  for (const Tensor* tensor : {&out_, &grad_q_, &grad_k_, &grad_v_, &grad_bias_}) {
+    if (!tensor->given() || (tensor == &out_ && !output)) continue;
+    const std::size_t bytes = bytes_of(*tensor);
+    if (tensor->device.type == DeviceType::cpu) {
+      std::memset(tensor->data, 0xFF, bytes);  // NaN in every type
+      continue;
+    }
+    const auto buffer = std::find_if(device_buffers_.begin(), device_buffers_.end(),
+                                     [&](const auto& one) { return one.data() == tensor->data; });
+    buffer->upload(std::vector<std::byte>(bytes, std::byte{0xFF}).data(), bytes);
+  }
 }
 
 ForwardTensors Tensors::forward() const {

@@ -28,6 +28,10 @@ class Tensors {
   [[nodiscard]] ForwardTensors forward() const;
   [[nodiscard]] BackwardTensors backward() const;
 
+  // Fills the gradients, and with `output` the output, with NaN: a call that does not write them is
+  // seen.
+  void poison(bool output);
+
  private:
   struct Free {
     void operator()(std::byte* data) const;

@@ -130,6 +130,9 @@ class Model {
   Cost evaluate(Algorithm algorithm) const {
     Cost cost;
     cost.visible_pairs = visits_.pairs;
+    cost.all_pairs = visits_.area;
+    cost.visited_pairs = visits_.visited;
+    cost.query_loads = visits_.query_loads;
     cost.flops =
         2 * visits_.convention_pairs * static_cast<double>(p_.qk_dim + p_.v_dim) * (forward() ? 1 : 2.5);
     cost.minimum_bytes = minimum();

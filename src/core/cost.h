@@ -61,6 +61,9 @@ namespace tessera::core {
 
 struct Cost {
   double visible_pairs = 0;
+  double all_pairs = 0;      // area
+  double visited_pairs = 0;  // visited
+  double query_loads = 0;
   double flops = 0;
   double minimum_bytes = 0;
   double traffic_bytes = 0;

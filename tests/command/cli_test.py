@@ -127,6 +127,8 @@ WRONG = [
     (["bench", "--warmup", "x"], ["--warmup", "'x'"]),
     (["bench", "--repetitions", "0"], ["--repetitions", "'0'"]),
     (["bench", "--repetitions", "3", "--min-time", "1"], ["--repetitions", "--min-time"]),
+    (["bench", "--atol", "1"], ["--atol", "--check"]),
+    (["bench", "--check", "--atol", "-1"], ["--atol", "'-1'"]),
     (["bench", "--json", "/no/such/folder/rows"], ["--json", "'/no/such/folder/rows'"]),
     (["bench", "--json", "-", "--csv", "-"], ["--json", "--csv"]),
     (["bench", "--batch", "1000000000", "--seq", "1000000000"], ["--batch", "--seq"]),
@@ -135,6 +137,14 @@ WRONG = [
     (["lab", "sequense"], ["'sequense'", "did you mean sequence?", "out_of_memory"]),
     (["lab", "--quick", "--full"], ["--quick", "--full"]),
     (["lab", "--resume"], ["--resume", "--out"]),
+    (["lab", "--resume", "--out", "/no/such/run"], ["--resume", "'/no/such/run'", "results.jsonl"]),
+    (["lab", "--study", "t5"], ["--study", "'t5'", "did you mean t4?", "sweeps"]),
+    (["lab", "--study", "t4", "--quick"], ["--study", "--quick"]),
+    (["lab", "--study", "t4", "t4_head"], ["'t4_head'", "did you mean t4_heads?"]),
+    (["lab", "batch", "--batch", "4"], ["--batch", "batch", "leave"]),
+    (["lab", "causal", "--causal"], ["--causal", "causal"]),
+    (["lab", "--dtype", "fp8"], ["--dtype", "'fp8'", "bf16"]),
+    (["lab", "--dropout", "0.1,0.2"], ["--dropout", "'0.1,0.2'", "one value"]),
     (["lab", "--memory-budget", "lots"], ["--memory-budget", "'lots'", "16GiB"]),
     (["lab", "--device", "tpu"], ["--device", "'tpu'", "cpu"]),
     (["lab", "--device", "cuda:999"], ["--device", "'cuda:999'", "not usable here"]),
@@ -416,6 +426,32 @@ def test_bench_memory_budget_makes_rows():
     assert re.search(r"standard\s+out of memory: needs", text)
 
 
+def test_bench_measures_both_directions_in_one_row():
+    rows = json_rows(*SMALL, *"--algorithm flash2 --direction forward,backward,both".split())
+    assert [row["direction"] for row in rows] == ["forward", "backward", "forward + backward"]
+    assert rows[2]["flops"] == rows[0]["flops"] + rows[1]["flops"]
+    assert rows[2]["executed_flops"] == rows[0]["executed_flops"] + rows[1]["executed_flops"]
+    for row in rows:
+        assert row["status"] == "ok" and row["peak_bytes"] == row["tensor_bytes"] + row["peak_extra_bytes"]
+        assert row["host_ms"] == row["median_ms"], "on a CPU"
+        assert row["executed_flops"] > row["flops"] and row["verdict"] is None
+
+
+@needs_standard
+def test_bench_checks_results():
+    check = [*SMALL, *"--algorithm standard,flash1,flash2 --direction forward,both --check".split()]
+    rows = [json.loads(line) for line in succeed("bench", *check, "--json", "-").splitlines()]
+    assert [row["verdict"] for row in rows] == ["agrees"] * 6
+    assert [row["compared_with"] for row in rows] == ["fp64", "standard", "standard"] * 2
+    assert all(0 <= row["max_difference"] <= row["atol"] == 0.01 for row in rows)
+    assert len(re.findall(r"agrees: [0-9.e-]+", succeed("bench", *check))) == 6
+    result = run("bench", *check, "--atol", "1e-9", "--dtype", "bf16")
+    assert result.returncode == 1 and "differs: " in result.stdout
+    assert re.search(r"tessera bench: \d of 6 compared rows differ by more than --atol 1e-09\n$", result.stderr)
+    alone = run("bench", *SMALL, *"--algorithm flash2 --direction backward --check".split())
+    assert alone.returncode == 2 and "name two algorithms" in alone.stderr
+
+
 def test_bench_goes_on_after_rows_that_cannot_be():
     rows = json_rows(*TINY, *"--seq 32 --heads 3,4 --kv-heads 2 --algorithm flash3,flash2".split())
     assert [row["status"] for row in rows] == ["invalid", "invalid", "unsupported", "ok"]
@@ -507,17 +543,68 @@ def test_terminal_gets_progress_and_colour_unless_told_otherwise():
     assert not re.search(r"\033\[\d+m", output)
 
 
+# --- lab ----------------------------------------------------------------------------------------------
+
+
+def test_lab_lists_the_studies():
+    text = succeed("lab", "--list")
+    for study in ("t4", "sweeps", "l4", "tables", "paper"):
+        assert f"\n{study}: " in text, study
+    assert "divided by 4" in text and "python -m tessera.lab training --study" in text
+    one = succeed("lab", "--study", "t4", "--list")
+    for figure in range(1, 13):
+        assert f"Figure {figure}: " in one, figure
+    assert "--heads 1..16,24,32,64" in one
+
+
+def test_lab_settings_are_kept_and_checked(tmp_path):
+    words = [*"lab summary --quick --device cpu --causal --dtype bf16 --threads 1 --algorithm flash2".split(), "--out", str(tmp_path / "out")]
+    succeed(*words)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and {row["algorithm"] for row in rows} == {"flash2"}
+    for row in rows:
+        assert (row["mask"], row["dtype"], row["threads"], row["scale"]) == ("causal", "bf16", 1, "quick")
+        assert row["settings"] == "--causal yes --dtype bf16 --threads 1" and row["usable_cpus"] >= 1 and row["study_factor"] is None
+    assert "0 rows measured" in succeed(*words, "--resume")
+    other = run(*[word if word != "bf16" else "fp32" for word in words], "--resume")
+    assert other.returncode == 2 and "'--causal yes --dtype bf16 --threads 1'" in other.stderr.replace('"', "'")
+    budget = run(*words, "--memory-budget", "1GiB", "--resume")
+    assert budget.returncode == 2 and "--memory-budget 1.00 GiB" in budget.stderr
+
+
+def test_lab_repeats_a_study_with_its_factor(tmp_path):
+    out = tmp_path / "out"
+    text = succeed(*"lab --study t4 t4_summary --device cpu --out".split(), str(out))
+    assert "every sequence length divided by 4" in text
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert {(row["scale"], row["study_factor"], row["q_length"], row["batch"], row["mask"]) for row in rows} == {
+        ("study", 4, 128, 16, "causal")
+    }
+    assert {row["direction"] for row in rows} == {"forward", "backward", "forward + backward"}
+    described = json.loads((out / "experiments.json").read_text())["experiments"]
+    assert {experiment["name"][:3] for experiment in described} == {"t4_"}
+
+
+def test_report_draws_rows_of_bench(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    succeed("bench", *TINY, *"--seq 32,64,128 --heads 2 --algorithm flash2 --causal no,yes".split(), "--json", str(rows))
+    text = succeed("report", str(rows), "--out", str(tmp_path / "page.html"))
+    assert "1 experiment, 3 figures" in text
+    page = (tmp_path / "page.html").read_text()
+    assert "Peak memory" in page and "causal" in page
+
+
 # --- peak ---------------------------------------------------------------------------------------------
 
 
 def test_peak_names_every_ceiling_once_per_thread_count():
     report = json.loads(succeed("peak", "--threads", "2,1,1", "--repetitions", "2", "--json"))
-    names = ["fp32_fma", "bf16_dot", "bf16_amx", "memory_read"]
+    names = ["fp32_fma", "bf16_dot", "bf16_amx", "l1_read", "l2_read", "l3_read", "memory_read"]
     peaks = report["peaks"]
     assert [(peak["threads"], peak["name"]) for peak in peaks] == [(t, name) for t in (1, 2) for name in names]
     assert report["machine"] and report["version"] and report["repetitions"] == 2
     for peak in peaks:
-        assert peak["unit"] == ("GB/s" if peak["name"] == "memory_read" else "GFLOP/s")
+        assert peak["unit"] == ("GB/s" if peak["name"].endswith("_read") else "GFLOP/s")
         if peak["missing"] is None:
             assert 0 < peak["min"] <= peak["lower_quartile"] <= peak["median"]
             assert peak["median"] <= peak["upper_quartile"] <= peak["max"]

@@ -29,13 +29,14 @@ float fma_vectors(std::int64_t steps) {
 }
 
 // Four streams: one alone leaves some of the hardware's prefetchers idle.
-std::uint64_t read_vectors(const std::byte* data) {
+std::uint64_t read_vectors(const std::byte* data, std::size_t bytes) {
   using Line [[gnu::vector_size(64)]] = std::uint64_t;
-  constexpr std::size_t kStreams = 4, kStream = kReadBlock / kStreams;
+  constexpr std::size_t kStreams = 4;
+  const std::size_t stream = bytes / kStreams;
   Line sums[kStreams] = {};
-  for (std::size_t at = 0; at < kStream; at += sizeof(Line)) {
+  for (std::size_t at = 0; at < stream; at += sizeof(Line)) {
     for (std::size_t s = 0; s < kStreams; ++s) {
-      sums[s] ^= *reinterpret_cast<const Line*>(data + s * kStream + at);
+      sums[s] ^= *reinterpret_cast<const Line*>(data + s * stream + at);
     }
   }
   for (std::size_t s = 1; s < kStreams; ++s) sums[0] ^= sums[s];
@@ -90,9 +91,9 @@ std::vector<Arithmetic> arithmetic_ceilings() { return {fma(), dot(), amx()}; }
 
 Reading reading_ceiling() {
 #if defined(__x86_64__)
-  if (has(cpu::Target::avx512)) return {"avx512", x86::read_avx512};
+  if (has(cpu::Target::avx512)) return {"avx512", x86::read_memory_avx512, x86::read_cache_avx512};
 #endif
-  return {"plain", read_vectors};
+  return {"plain", read_vectors, read_vectors};
 }
 
 }  // namespace tessera::lab

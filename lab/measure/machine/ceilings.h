@@ -19,13 +19,16 @@ struct Arithmetic {
   const char* missing = "";                    // ... and this is why
 };
 
-// Reads every byte of a block once and returns something that depends on all of them.
-using ReadBlock = std::uint64_t (*)(const std::byte* data);
+// Reads every byte of a block once and returns something that depends on all of them. The size is a
+// multiple of kReadUnit.
+using ReadBlock = std::uint64_t (*)(const std::byte* data, std::size_t bytes);
+inline constexpr std::size_t kReadUnit = 512;
 inline constexpr std::size_t kReadBlock = std::size_t{4} << 20;
 
 struct Reading {
   const char* instructions = "";
-  ReadBlock run = nullptr;
+  ReadBlock memory = nullptr;  // fetches ahead
+  ReadBlock cache = nullptr;   // does not
 };
 
 // fp32 FMA, bf16 dot products and bf16 AMX, in this order, each with the best instructions of this
@@ -44,7 +47,8 @@ constexpr int kTiles = 6;      // tiles of sums in the AMX loop; the other two a
 float fma_avx2(std::int64_t steps);
 float fma_avx512(std::int64_t steps);
 float dot_avx512_bf16(std::int64_t steps);
-std::uint64_t read_avx512(const std::byte* data);
+std::uint64_t read_memory_avx512(const std::byte* data, std::size_t bytes);
+std::uint64_t read_cache_avx512(const std::byte* data, std::size_t bytes);
 
 // Whether the CPU has AMX for bf16 and the operating system lets this process use it; asks Linux
 // for permission.

@@ -68,19 +68,20 @@ TEST(DramCounter, CanBeTurnedOff) {
 
 TEST(DramCounter, RowsTellHowOrWhyNot) {
   Row row;
-  EXPECT_EQ(to_json(row)["measured_traffic_bytes"], nullptr);
-  EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: the lab reads no counters of CPUs");
+  auto json = [&] { return to_json(row, "x", {}, "today"); };
+  EXPECT_EQ(json()["measured_traffic_bytes"], nullptr);
+  EXPECT_EQ(json()["measured_traffic_note"], "not measured: the lab reads no counters of CPUs");
   row.problem.device = Device::cuda(0);
-  EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: only experiments that show it count it");
+  EXPECT_EQ(json()["measured_traffic_note"], "not measured: only experiments that show it count it");
   row.traffic_note = "not measured: no driver";
-  EXPECT_EQ(to_json(row)["measured_traffic_note"], "not measured: no driver");
+  EXPECT_EQ(json()["measured_traffic_note"], "not measured: no driver");
   row.measured_traffic = 1e9;
-  EXPECT_EQ(to_json(row)["measured_traffic_bytes"], 1e9);
+  EXPECT_EQ(json()["measured_traffic_bytes"], 1e9);
 }
 
 TEST(DramCounter, ExperimentsThatShowItCountIt) {
   std::vector<std::string> counting;
-  for (const Measurement& one : measurements_of(find_experiments({}), Scale::quick, Device::cpu(), {})) {
+  for (const Measurement& one : measurements_of(find_experiments({}), {.scale = Scale::quick})) {
     if (one.count_traffic && (counting.empty() || counting.back() != one.experiment))
       counting.push_back(one.experiment);
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -32,6 +33,10 @@ std::string machine_text() {
   uname(&system);
   return fmt::format("{}, {} CPUs, {} {} {}", processor, std::thread::hardware_concurrency(), system.sysname,
                      system.release, system.machine);
+}
+
+std::size_t memory_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
 }
 
 std::size_t available_memory() {

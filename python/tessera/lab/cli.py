@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import pathlib
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from datetime import datetime, timezone
 
 from tessera.lab import machine
 from tessera.lab.errors import Interrupted, UsageError
-from tessera.lab.progress import Progress, clock_text, counted
+from tessera.lab.progress import Progress, bytes_text, clock_text, counted
 from tessera.lab.rows import EXPERIMENTS, Results
 from tessera.lab.worker import Interrupt
 
@@ -21,6 +22,7 @@ QUESTIONS = {
     "training": "How much time and memory does flash attention save in training, and which models fit with it?",
     "gpt": "Does a language model learn equally well with each attention, and how fast?",
     "peers": "How fast is Tessera, compared with each backend of PyTorch's scaled_dot_product_attention?",
+    "studies": "How fast is PyTorch at the points of a run of tessera lab, and how much memory does it take?",
 }
 DTYPES = ("fp32", "bf16", "fp16")
 
@@ -71,6 +73,14 @@ def names(option, text, allowed):
     return found
 
 
+def betas(option, text):
+    """Parse the two decay rates of Adam: "0.9,0.95"."""
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise UsageError(f"{option} '{text}': must be two numbers such as 0.9,0.95")
+    return tuple(real(option, part, 0, 0.999999) for part in parts)
+
+
 def whole(option, text, least=0):
     try:
         value = int(text)
@@ -103,6 +113,7 @@ TRAINING = (
     ("--seq", "LIST", None, "sequence lengths [by size]"),
     ("--width", "LIST", None, "widths of the model, multiples of 64 [by size]"),
     ("--depth", "LIST", None, "layers [by size]"),
+    ("--heads", "LIST", None, "heads [as many as have 64 channels]"),
     ("--batch", "N", "1", "sequences in a step [1]"),
     ("--attention", "LIST", "standard,flash", "also sdpa, PyTorch's own [standard,flash]"),
     ("--optimizer", "NAME", "none", "none (as in the study) or adamw [none]"),
@@ -130,6 +141,8 @@ def add_training(commands):
     )  # fmt: skip
     add_common(parser, sizes=True)
     add_words(parser, TRAINING)
+    parser.add_argument("--study", action="store_true",
+                        help="the grid of the study; on a CPU its lengths and widths divided by 8")  # fmt: skip
     parser.add_argument("--causal", action="store_true", help="each position attends to itself and earlier ones [no]")
     parser.add_argument("--memory-budget", metavar="SIZE", help="memory for a model and its training; 22GiB imitates an L4 [by size]")
 
@@ -141,22 +154,31 @@ def add_gpt(commands):
         epilog="Ctrl-C writes a checkpoint; --resume continues it bit for bit.",
     )  # fmt: skip
     add_common(parser, sizes=False)
-    parser.add_argument("--preset", metavar="NAME", help="gpt2-small, small or tiny [small on a CPU; with --quick tiny]")
+    parser.add_argument("--preset", metavar="NAME", help="gpt2-small, small, tiny, or masked words: bert-large, bert-tiny [small on a CPU; with --quick tiny]")
     parser.add_argument("--attention", metavar="LIST", help="also sdpa, PyTorch's own [standard,flash,block_sparse]")
     parser.add_argument("--data", metavar="DIR", help="folder of text files [Python's standard library]")
     for option, what in (
+        ("vocabulary", "tokens"), ("width", "channels"), ("depth", "layers"), ("heads", "heads"),
+        ("inner", "channels of the network in a layer"), ("block-size", "tokens in a block of block-sparse attention"),
         ("batch", "sequences at a time"), ("accumulation", "batches in a step"), ("sequence", "tokens in a sequence"),
         ("steps", "steps of the optimiser"), ("warmup", "steps of rising learning rate"),
         ("evaluate-every", "steps between evaluations"),
     ):  # fmt: skip
         parser.add_argument(f"--{option}", metavar="N", help=f"{what} [of the preset]")
-    parser.add_argument("--epochs", metavar="X", help="instead of --steps: times through the text [of the preset]")
-    parser.add_argument("--dropout", metavar="P", help="probability [of the preset]")
+    for option, what in (
+        ("epochs", "instead of --steps: times through the text"), ("dropout", "probability"),
+        ("init-std", "standard deviation of initial weights"), ("learning-rate", "highest learning rate"),
+        ("eps", "Adam's epsilon"), ("weight-decay", "Adam's weight decay"), ("masked", "share of words that an encoder guesses"),
+    ):  # fmt: skip
+        parser.add_argument(f"--{option}", metavar="X", help=f"{what} [of the preset]")
+    parser.add_argument("--betas", metavar="X,X", help="Adam's decay rates [of the preset]")
     parser.add_argument("--checkpoint-every", metavar="N", help="steps between checkpoints [as evaluations]")
     parser.add_argument("--compile", dest="compiled", action=argparse.BooleanOptionalAction,
                         help="torch.compile the model [of the preset, on a GPU]")  # fmt: skip
     parser.add_argument("--deterministic", action=argparse.BooleanOptionalAction, default=True,
                         help="use deterministic algorithms, which are slower on a GPU [yes]")  # fmt: skip
+    parser.add_argument("--interleaved", action=argparse.BooleanOptionalAction, default=True,
+                        help="train the attentions step by step in turns, all in memory at once [yes]")  # fmt: skip
     parser.add_argument("--generate", metavar="PROMPT", help="continue PROMPT with the checkpoint in --out, without training")
     parser.add_argument("--tokens", metavar="N", default="100", help="tokens to generate [100]")
     parser.add_argument("--temperature", metavar="X", default="0.8", help="0 takes the likeliest token [0.8]")
@@ -177,6 +199,18 @@ def add_peers(commands):
     parser.add_argument("--mask", metavar="LIST", default="full,causal", help="full, causal or both [full,causal]")
 
 
+def add_studies(commands):
+    parser = commands.add_parser(
+        "studies", help=QUESTIONS["studies"],
+        description="Times PyTorch's unfused attention and scaled_dot_product_attention at every point of RUN, a directory of "
+        "tessera lab. Draws both into one page.",
+    )  # fmt: skip
+    parser.add_argument("run", metavar="RUN", help="the directory that tessera lab wrote, on this machine")
+    parser.add_argument("--methods", metavar="LIST", default="pytorch,sdpa", help="pytorch, sdpa or both [pytorch,sdpa]")
+    parser.add_argument("--out", metavar="DIR", help="directory for the results [RUN/pytorch]")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out; finished measurements are kept")
+
+
 def make_parser():
     parser = Parser(
         prog=PROGRAM,
@@ -185,7 +219,7 @@ def make_parser():
     )
     parser.add_argument("--list", action="store_true", help="list the questions of the experiments and exit")
     commands = parser.add_subparsers(dest="experiment", metavar="experiment")
-    for add in (add_training, add_gpt, add_peers):
+    for add in (add_training, add_gpt, add_peers, add_studies):
         add(commands)
     return parser
 
@@ -205,7 +239,13 @@ def read_common(options):
 def read_training(options):
     from tessera.lab import training
 
-    sizes = training.SIZES[options.scale]
+    if options.study and (options.quick or options.full):
+        raise UsageError("--study has its own sizes; leave --quick and --full out")
+    options.study_factor = None
+    if options.study:
+        options.scale, options.study_factor = "study", training.CPU_FACTOR if options.device == "cpu" else 1
+    sizes = training.STUDY[options.study_factor] if options.study else training.SIZES[options.scale]
+    options.heads = numbers("--heads", options.heads) if options.heads else []
     for name in ("seq", "width", "depth"):
         setattr(options, name, numbers(f"--{name}", getattr(options, name) or sizes[name]))
     options.batch = number("--batch", options.batch)
@@ -225,11 +265,13 @@ def read_gpt(options):
     options.preset = names("--preset", options.preset or usual, list(gpt.PRESETS))[0]
     options.attention_given = options.attention is not None
     options.attention = names("--attention", options.attention or "standard,flash,block_sparse", ATTENTIONS)
-    for name in ("batch", "accumulation", "sequence", "steps", "warmup", "evaluate_every", "checkpoint_every"):
+    read = {name: number for name in (*gpt.COUNTS, "checkpoint_every")}
+    for name, limits in gpt.NUMBERS.items():
+        read[name] = lambda option, text, limits=limits: real(option, text, *limits)
+    read["betas"] = betas
+    for name, reader in read.items():
         text = getattr(options, name)
-        setattr(options, name, None if text is None else number(f"--{name.replace('_', '-')}", text))
-    options.epochs = None if options.epochs is None else real("--epochs", options.epochs, 1e-6)
-    options.dropout = None if options.dropout is None else real("--dropout", options.dropout, 0, 0.99)
+        setattr(options, name, None if text is None else reader(f"--{name.replace('_', '-')}", text))
     if options.compiled is None and on_cpu:
         options.compiled = False
     options.tokens = number("--tokens", options.tokens)
@@ -253,8 +295,21 @@ def read_peers(options):
     return peers
 
 
+def read_studies(options):
+    from tessera.lab import studies
+
+    options.methods = names("--methods", options.methods, studies.METHODS)
+    options.rows = studies.read_run(options.run)
+    options.device = machine.parse_device(options.rows[0]["device"])
+    options.scale = options.rows[0]["scale"]
+    options.out = options.out or f"{options.run.rstrip('/')}/pytorch"
+    return studies
+
+
 def directory_of(options):
     """--out, or a new directory, so that no run overwrites another."""
+    if options.resume and options.out is not None and not pathlib.Path(options.out, "results.jsonl").exists():
+        raise UsageError(f"--resume: '{options.out}' has no results.jsonl to continue; leave --resume out to start there")
     if options.out is not None:
         return options.out
     if options.resume:
@@ -269,24 +324,35 @@ def stamp_of(options):
     return {
         "commit": machine.commit_text(), "scale": options.scale, "version": machine.version_text(),
         "machine": machine.machine_text(), "gpu": machine.gpu_name(options.device), "device": options.device,
-        "torch": torch.__version__,
+        "study_factor": getattr(options, "study_factor", None), "settings": settings_text(options), "torch": torch.__version__,
+        **machine.surroundings(options.device), "libraries": f"PyTorch {torch.__version__}",
     }  # fmt: skip
 
 
-def write_report(directory, say):
-    """Draws the page with `tessera report`; says so where that command is missing."""
+def settings_text(options):
+    """The options that change what is measured and are no field of every row's question."""
+    if options.experiment == "gpt":
+        from tessera.lab.gpt import settings_of
+
+        return settings_of(options)
+    return f"--memory-budget {bytes_text(options.memory_budget)}" if getattr(options, "memory_budget", None) else ""
+
+
+def write_report(directory, say, beside=None):
+    """Draws the page with `tessera report`, also of a run `beside`; says so where that command is missing."""
     command = machine.tessera_command()
     if command is None:
         say(f"the `tessera` command is missing, so there is no page; where it is installed, run `tessera report {directory}`")
         return
-    done = subprocess.run([*command, "report", directory, "--out", f"{directory}/report.html"], capture_output=True, text=True)
+    runs = [directory] if beside is None else [beside, directory]
+    done = subprocess.run([*command, "report", *runs, "--out", f"{directory}/report.html"], capture_output=True, text=True)
     say((done.stdout if done.returncode == 0 else f"the page could not be written: {done.stderr}").strip())
 
 
 def resume_command(arguments, directory):
     """The command that continues a run."""
     words = [word for word in arguments if word != "--resume"]
-    if not any(word == "--out" or word.startswith("--out=") for word in words):
+    if not any(word == "--out" or word.startswith("--out=") for word in words) and "studies" not in words:
         words += ["--out", directory]
     quoted = [f"'{word}'" if re.search(r"[^\w./,:=-]", word) else word for word in words]
     return f"{PROGRAM} {' '.join(quoted)} --resume"
@@ -295,13 +361,15 @@ def resume_command(arguments, directory):
 def run(options, arguments):
     """Runs one experiment; the exit code."""
     machine.find_torch()
-    read_common(options)
-    experiment = {"training": read_training, "gpt": read_gpt, "peers": read_peers}[options.experiment](options)
+    if options.experiment != "studies":
+        read_common(options)
+    readers = {"training": read_training, "gpt": read_gpt, "peers": read_peers, "studies": read_studies}
+    experiment = readers[options.experiment](options)
     if getattr(options, "generate", None) is not None:
         experiment.generate(options, options.device)
         return 0
     options.out = directory_of(options)
-    stamp = stamp_of(options)
+    stamp = experiment.stamp_of(options.rows, options.device) if options.experiment == "studies" else stamp_of(options)
     progress, start = Progress(), time.monotonic()
     results = Results(options.out, options.experiment, stamp, options.resume)
     where = stamp["gpu"] + " in " + stamp["machine"] if stamp["gpu"] else stamp["machine"]
@@ -321,7 +389,7 @@ def run(options, arguments):
     spent = clock_text(time.monotonic() - start)
     progress.say(f"\n{counted(new, 'row')} measured in {spent}; {results.path} and results.csv hold {counted(len(results.rows), 'row')}")
     if results.rows:
-        write_report(options.out, progress.say)
+        write_report(options.out, progress.say, getattr(options, "run", None))
     if stopped:
         print(f"interrupted; the finished rows are kept; continue with\n  {resume_command(arguments, options.out)}", file=sys.stderr)
         return INTERRUPTED

@@ -12,7 +12,7 @@ import torch
 
 from tessera.lab.corpus import Corpus
 from tessera.lab.memory import meter_of
-from tessera.lab.model import Gpt, GptConfig, autocast, count_parameters
+from tessera.lab.model import NO_TARGET, Gpt, GptConfig, autocast, count_parameters
 
 EVALUATION_SEQUENCES = 64
 FORMAT = 1
@@ -31,6 +31,7 @@ class Sequences:
 
     def __init__(self, tokens, config, seed, device):
         self.tokens, self.length, self.seed, self.device = tokens, config.sequence, seed, device
+        self.config = config
         self.count = (len(tokens) - 1) // config.sequence
         self._epoch, self._order = None, None
 
@@ -44,8 +45,22 @@ class Sequences:
                 self._epoch, self._order = epoch, torch.randperm(self.count, generator=generator).tolist()
             start = self._order[place] * self.length
             picked.append(torch.from_numpy(self.tokens[start : start + self.length + 1].astype("int64")))
-        whole = torch.stack(picked).to(self.device)
-        return whole[:, :-1], whole[:, 1:]
+        whole = torch.stack(picked)
+        if self.config.causal:
+            return whole[:, :-1].to(self.device), whole[:, 1:].to(self.device)
+        masked = [self.mask_words(one[:-1], first + index) for index, one in enumerate(whole)]
+        return tuple(torch.stack(parts).to(self.device) for parts in zip(*masked))
+
+    def mask_words(self, tokens, number):
+        """As BERT does it: of the words to guess 80 % are replaced by the mask's token, 10 % by any other, 10 % stay. Which
+        words follows from the number of the sequence alone."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        draw = torch.rand(len(tokens), generator=generator)
+        guessed = draw < max(self.config.masked, draw.min().item() + 1e-9)  # at least one
+        how = torch.rand(len(tokens), generator=generator)
+        words = torch.randint(self.config.vocabulary, (len(tokens),), generator=generator)
+        shown = torch.where(how < 0.8, self.config.vocabulary, torch.where(how < 0.9, words, tokens))
+        return torch.where(guessed, shown, tokens), torch.where(guessed, tokens, NO_TARGET)
 
 
 class Trainer:
@@ -162,7 +177,7 @@ def train(link, config, attention, corpus, device, dtype, seed, deterministic, s
         # The first step compiles, loads and measures itself into the caches.
         typical = statistics.median(trainer.seconds[1:] or trainer.seconds or [math.nan])
         link.report(
-            kind="row", step=trainer.step, loss=loss, train_loss=trainer.train_loss,
+            kind="row", step=trainer.step, loss=loss, perplexity=math.exp(min(loss, 700)), train_loss=trainer.train_loss,
             tokens=trainer.step * config.step_tokens, train_seconds=sum(trainer.seconds), step_seconds=typical,
             tokens_per_second=config.step_tokens / typical, peak_bytes=meter.peak(), memory_used_bytes=meter.used(),
             learning_rate=learning_rate(config, trainer.step, steps), parameters=count_parameters(trainer.model),
@@ -170,15 +185,14 @@ def train(link, config, attention, corpus, device, dtype, seed, deterministic, s
 
     if trainer.step == 0:
         tell_row()
-    while trainer.step < steps:
+    while trainer.step < steps and link.turn():
         trainer.train_step()
         last = trainer.step == steps
         if trainer.step % config.evaluate_every == 0 or last:
             tell_row()
-        stopping = link.stopping()
-        if stopping or last or trainer.step % checkpoint_every == 0:
+        if last or trainer.step % checkpoint_every == 0:
             trainer.save(checkpoint)
         link.report(kind="progress", step=trainer.step, loss=trainer.train_loss, seconds=trainer.seconds[-1])
-        if stopping:
-            break
+    if trainer.step < steps:  # asked to stop
+        trainer.save(checkpoint)
     return trainer.step < steps

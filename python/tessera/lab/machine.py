@@ -72,6 +72,12 @@ def parse_device(text):
     return device
 
 
+def surroundings(device):
+    """Driver, CUDA, governor and usable CPUs, as `tessera info` tells them; empty where that command is missing."""
+    known = command_info().get("surroundings", {}).get(device.split(":")[0], {})
+    return {name: known.get(name) for name in ("driver", "cuda", "governor", "usable_cpus")}
+
+
 def gpu_name(device):
     """The name of a GPU, None for the CPU."""
     return None if device == "cpu" else find_torch().cuda.get_device_name(device)

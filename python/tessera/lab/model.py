@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 ATTENTIONS = ("standard", "flash", "block_sparse", "sdpa")
+NO_TARGET = -100  # of a word that an encoder need not guess
 
 
 def standard_attention(q, k, v, *, causal, dropout):
@@ -96,7 +97,7 @@ class Transformer(nn.Sequential):
 
 @dataclass(frozen=True)
 class GptConfig:
-    """A GPT and how it is trained."""
+    """A language model and how it is trained: a GPT or, with masked words, an encoder."""
 
     vocabulary: int
     width: int
@@ -118,6 +119,11 @@ class GptConfig:
     steps: int = 0  # 0: as many as the epochs need
     evaluate_every: int = 50
     compiled: bool = False
+    masked: float = 0.0  # share of the words that an encoder must guess; 0: a GPT, which guesses the next word
+
+    @property
+    def causal(self):
+        return self.masked == 0
 
     @property
     def step_tokens(self):
@@ -125,16 +131,17 @@ class GptConfig:
 
 
 class Gpt(nn.Module):
-    """GPT-2's architecture: learned positions, layers, one matrix for tokens in and out."""
+    """GPT-2's architecture: learned positions, layers, one matrix for tokens in and out. An encoder has the same without the
+    causal mask, and a token more: the place of a masked word."""
 
     def __init__(self, config, kind):
         super().__init__()
         self.config = config
-        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.tokens = nn.Embedding(config.vocabulary + (0 if config.causal else 1), config.width)
         self.positions = nn.Embedding(config.sequence, config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.Sequential(*(
-            Block(kind, config.width, config.heads, config.inner, causal=True, dropout=config.dropout,
+            Block(kind, config.width, config.heads, config.inner, causal=config.causal, dropout=config.dropout,
                   block_size=config.block_size)
             for _ in range(config.depth)
         ))  # fmt: skip
@@ -148,12 +155,13 @@ class Gpt(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, tokens, targets=None):
-        """The logits (batch, sequence, vocabulary), or with `targets` their mean cross-entropy in nats."""
+        """The logits (batch, sequence, vocabulary), or with `targets` their mean cross-entropy in nats over those that are not
+        NO_TARGET."""
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
-        logits = functional.linear(self.norm(self.layers(self.dropout(x))), self.tokens.weight)
+        logits = functional.linear(self.norm(self.layers(self.dropout(x))), self.tokens.weight[: self.config.vocabulary])
         if targets is None:
             return logits
-        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NO_TARGET)
 
 
 def count_parameters(model):

@@ -1,9 +1,8 @@
 """`peers`: Tessera and every backend of PyTorch's scaled_dot_product_attention on the same tensors, interleaved."""
 
-import math
-
 from tessera.lab import compare
 from tessera.lab.errors import Interrupted
+from tessera.lab.exact import sampled_error
 from tessera.lab.memory import is_out_of_memory, meter_of
 from tessera.lab.progress import time_text
 from tessera.lab.rows import timing_fields
@@ -19,7 +18,6 @@ SIZES = {
 }
 SECONDS = {"quick": 0.25, "default": 1.0, "full": 1.0}  # for each method and problem, pauses included
 MOST_CALLS, FEWEST_CALLS = 50, 5
-SAMPLED_ROWS = 16
 
 
 class Problem:
@@ -60,24 +58,6 @@ class Problem:
         out = self.attention(method, *leaves)
         return lambda: torch.autograd.grad(out, leaves, self.grad, retain_graph=True)
 
-    def error(self, out):
-        """How far some rows of an output are from the exact ones, computed in fp64."""
-        import torch
-
-        length = self.fields["q_length"]
-        rows = torch.linspace(0, length - 1, min(SAMPLED_ROWS, length)).long().to(self.device)
-        q, k, v = self.q[:, :, rows].double(), self.k.double(), self.v.double()
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-        if self.causal:
-            hidden = torch.arange(length, device=self.device)[None, :] > rows[:, None]
-            scores = scores.masked_fill(hidden, -math.inf)
-        exact = scores.softmax(-1) @ v
-        apart = out[:, :, rows].double() - exact
-        return {
-            "sampled_rows": len(rows), "max_error": float(apart.abs().max()),
-            "rms_error": float(apart.square().mean().sqrt()), "rms_reference": float(exact.square().mean().sqrt()),
-        }  # fmt: skip
-
     def measure(self, methods, seconds, proceed):
         """What each method's row measured: {method: fields}."""
         meter = meter_of(self.device)
@@ -90,7 +70,8 @@ class Problem:
                 result = call()
                 meter.wait()
                 memory[method] = None if self.device == "cpu" else meter.peak() - held
-                rows[method] = self.error(result) if self.fields["direction"] == "forward" else {}
+                forward = self.fields["direction"] == "forward"
+                rows[method] = sampled_error(self.q, self.k, self.v, result, self.causal) if forward else {}
                 calls[method] = call
             except Exception as error:
                 if not isinstance(error, (RuntimeError, NotImplementedError, MemoryError, ValueError)):

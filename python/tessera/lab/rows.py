@@ -30,6 +30,7 @@ KEY_FIELDS = tuple(field["name"] for field in TABLE if field["role"] == "key")
 RUN_FIELDS = tuple(field["name"] for field in TABLE if field["role"] == "run")
 
 EXPERIMENTS = ("training", "gpt", "peers")
+STUDIES = "studies"  # writes rows of the experiments of `tessera lab`
 
 
 def key_of(row):
@@ -63,7 +64,7 @@ class Results:
         except OSError:
             raise UsageError(f"--out '{directory}': another run is writing there") from None
         self._keep()
-        if not resume and any(row["experiment"] == experiment for row in self.rows.values()):
+        if not resume and any(experiment in (row["experiment"], STUDIES) for row in self.rows.values()):
             raise UsageError(
                 f"--out '{directory}': has rows of {experiment} already; continue them with --resume or choose another directory"
             )
@@ -82,15 +83,17 @@ class Results:
         for number, line in enumerate(whole.splitlines(), 1):
             where = f"{self.path}, line {number}"
             row = parse_row(line, where)
-            if row["experiment"] not in EXPERIMENTS:
+            if row["experiment"] not in EXPERIMENTS and self.stamp["experiment"] != STUDIES:
                 raise UsageError(
                     f"{where}: another program measures '{row['experiment']}'; choose another --out "
                     "(tessera report draws several directories into one page)"
                 )
             for field in RUN_FIELDS:
-                if row[field] != self.stamp[field]:
+                here = self.stamp.get(field, FIELDS[field])
+                if row[field] != here:
                     raise UsageError(
-                        f"{where}: field '{field}' is {row[field]!r}, this run has {self.stamp[field]!r}; choose another --out"
+                        f"{where}: field '{field}' is {row[field]!r}, this run has {here!r}; "
+                        "give the same options or choose another --out"
                     )
             self.rows[key_of(row)] = row
 
@@ -100,7 +103,7 @@ class Results:
         if unknown:
             raise KeyError(f"rows have no fields {', '.join(sorted(unknown))}")
         date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return FIELDS | self.stamp | {"date": date} | fields
+        return FIELDS | self.stamp | {"date": date, "load_average": os.getloadavg()[0]} | fields
 
     def find(self, fields):
         """The row that answers the same question, or None."""
@@ -144,7 +147,7 @@ def parse_row(line, where):
         raise UsageError(f"{where}: is not JSON: '{line[:60]}'") from None
     if not isinstance(row, dict) or row.get("schema") != SCHEMA:
         raise UsageError(f"{where}: is not a row of schema {SCHEMA}")
-    missing = FIELDS.keys() - row.keys() if row.get("experiment") in EXPERIMENTS else set()
+    missing = FIELDS.keys() - row.keys() if row.get("experiment") in EXPERIMENTS or row.get("torch") else set()
     if missing:
         raise UsageError(f"{where}: has no field '{sorted(missing)[0]}', so it is of another version; choose another --out")
     return {"experiment": "unknown"} | row

@@ -6,11 +6,13 @@ untouched memory and an uninitialised GPU.
 
 import contextlib
 import multiprocessing
+import random
 import re
 import signal
 import time
 from dataclasses import dataclass, field
 
+from tessera.lab.compare import next_order
 from tessera.lab.errors import Interrupted
 from tessera.lab.memory import is_out_of_memory
 
@@ -24,9 +26,20 @@ STOP_SECONDS = 60  # a task that is asked to stop may take as long to save its w
 class Link:
     """What a task sees of the process that started it."""
 
-    def __init__(self, connection):
-        self._connection = connection
+    def __init__(self, connection, takes_turns):
+        self._connection, self._takes_turns = connection, takes_turns
         self._stop = False
+
+    def turn(self):
+        """Waits until it is this task's turn to work, where several work in turns. False: it is asked to stop."""
+        if not self._takes_turns or self._stop:
+            return not self.stopping()
+        try:
+            self._connection.send(("ready", None))
+            self._stop = self._connection.recv() == "stop"
+        except (EOFError, OSError):
+            self._stop = True  # who started it is gone
+        return not self._stop
 
     def report(self, **fields):
         """Sends something the task has to say; the listener of run() gets it."""
@@ -59,10 +72,10 @@ def _reason(error):
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _child(connection, task, arguments):
+def _child(connection, task, arguments, takes_turns):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
     try:
-        outcome = Outcome("ok", task(Link(connection), **arguments))
+        outcome = Outcome("ok", task(Link(connection, takes_turns), **arguments))
     except Exception as error:
         if is_out_of_memory(error):
             outcome = Outcome("out_of_memory", reason=_reason(error))
@@ -82,58 +95,126 @@ def _ended(process):
     return Outcome("failed", reason=f"the process ended with exit code {code}")
 
 
+class Worker:
+    """A task in a process of its own."""
+
+    def __init__(self, task, arguments, interrupt, takes_turns=False):
+        self.outcome = None
+        self.waiting = False  # for its turn
+        self.connection, there = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(target=_child, args=(there, task, arguments, takes_turns))
+        try:
+            self.process.start()
+        except (EOFError, OSError):
+            self.connection.close()
+            time.sleep(POLL_SECONDS)  # until a signal to the whole group has arrived here, too
+            if interrupt.asked:  # it has ended the process that would have started this one
+                raise Interrupted from None
+            raise
+        finally:
+            there.close()
+
+    def hear(self, listener):
+        """Waits a moment for what the process says. `outcome` is set when it ends, `waiting` when it waits for its turn."""
+        try:
+            if not self.connection.poll(POLL_SECONDS):
+                return
+            kind, content = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join(10)
+            self.outcome = _ended(self.process)
+            return
+        if kind == "done":
+            self.outcome = content
+        elif kind == "ready":
+            self.waiting = True
+        elif listener is not None:
+            listener(**content)
+
+    def tell(self, word):
+        """Says "go" or "stop"; a process that is gone hears nothing."""
+        self.waiting = False
+        with contextlib.suppress(OSError):
+            self.connection.send(word)
+
+    def end(self):
+        """Ends the process, if it has not."""
+        self.connection.close()
+        if self.outcome is None:
+            self.process.terminate()
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+class Stopping:
+    """Asks workers to stop when the run is interrupted, and gives them time to save their work."""
+
+    def __init__(self, interrupt):
+        self.interrupt, self.since = interrupt, None
+
+    def check(self, workers):
+        """Raises Interrupted when their time is over, or the interruption insists."""
+        if self.interrupt.asked and self.since is None:
+            self.since = time.monotonic()
+            for worker in workers:
+                worker.tell("stop")
+        if self.since is not None and (self.interrupt.insisted or time.monotonic() - self.since > STOP_SECONDS):
+            raise Interrupted
+
+
 def run(task, arguments, interrupt, listener=None, patient=False):
     """Runs task(link, **arguments), a function of a module, in a process of its own and returns its Outcome.
 
     `listener` gets the fields of every Link.report. When `interrupt.asked` becomes true, a patient run asks the task to
     stop and waits for it, another one ends it at once; both raise Interrupted.
     """
-    here, there = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=_child, args=(there, task, arguments))
+    worker = Worker(task, arguments, interrupt)
+    stopping = Stopping(interrupt)
     try:
-        process.start()
-    except (EOFError, OSError):
-        here.close()
-        time.sleep(POLL_SECONDS)  # until a signal to the whole group has arrived here, too
-        if interrupt.asked:  # it has ended the process that would have started this one
-            raise Interrupted from None
-        raise
-    finally:
-        there.close()
-    asked_at = None
-    outcome = None
-    try:
-        while outcome is None:
-            if interrupt.asked and asked_at is None:
-                asked_at = time.monotonic()
-                if not patient:
-                    raise Interrupted
-                here.send("stop")
-            if asked_at is not None and (interrupt.insisted or time.monotonic() - asked_at > STOP_SECONDS):
+        while worker.outcome is None:
+            if interrupt.asked and not patient:
                 raise Interrupted
-            try:
-                if not here.poll(POLL_SECONDS):
-                    continue
-                kind, content = here.recv()
-            except (EOFError, ConnectionResetError):
-                process.join(10)
-                outcome = _ended(process)
-                continue
-            if kind == "done":
-                outcome = content
-            elif listener is not None:
-                listener(**content)
+            stopping.check([worker])
+            worker.hear(listener)
     finally:
-        here.close()
-        if outcome is None:
-            process.terminate()
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        worker.end()
     if interrupt.asked:  # also where the signal went to the whole group and ended the task before it was asked
         raise Interrupted
-    return outcome
+    return worker.outcome
+
+
+def run_in_turns(task, arguments, interrupt, listeners, settle=lambda: None):
+    """Runs task(link, **arguments[i]) in a process each and returns their Outcomes. Between two calls of Link.turn only one
+    of them works: in rounds, each in a random order, so that what slows the machine slows all of them. `settle` is called
+    before every turn. An interruption asks all of them to stop, waits for them and raises Interrupted.
+    """
+    workers, turns, last, draw = [], [], None, random.Random(0)
+    stopping = Stopping(interrupt)
+    try:
+        for one in arguments:
+            workers.append(Worker(task, one, interrupt, takes_turns=True))
+        while any(worker.outcome is None for worker in workers):
+            working = [index for index, worker in enumerate(workers) if worker.outcome is None]
+            stopping.check([workers[index] for index in working])
+            busy = [index for index in working if not workers[index].waiting]
+            for index in busy:
+                workers[index].hear(listeners[index])
+            if busy or interrupt.asked:
+                continue
+            turns = [index for index in turns if index in working]
+            if not turns:
+                turns = next_order(working, [last], draw)
+            settle()
+            last = turns.pop(0)
+            workers[last].tell("go")
+    finally:
+        for worker in workers:
+            worker.end()
+    if interrupt.asked:
+        raise Interrupted
+    return [worker.outcome for worker in workers]
 
 
 class Interrupt:

@@ -1,5 +1,6 @@
 """`gpt`: a tiny model end to end with each attention, resumed bit for bit, and text from what it learned."""
 
+import math
 import os
 import signal
 import threading
@@ -13,7 +14,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is not installed (pip insta
 
 from tessera.lab.gpt import PRESETS, checkpoint_path, steps_of  # noqa: E402
 from tessera.lab.gpt_loop import Sequences, learning_rate  # noqa: E402
-from tessera.lab.model import Gpt, block_mask_of, count_parameters  # noqa: E402
+from tessera.lab.model import NO_TARGET, Gpt, block_mask_of, count_parameters  # noqa: E402
 
 STEPS = 12
 
@@ -43,6 +44,59 @@ def test_every_attention_learns(trained):
     for row in rows_of(trained):
         assert row["preset"] == "tiny" and row["peak_bytes"] > 0 and row["tokens"] == row["step"] * 1024
         assert row["step"] == 0 or (row["tokens_per_second"] > 0 and row["train_seconds"] > 0)
+
+
+def test_an_encoder_learns_masked_words(text_folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert lab("gpt", "--device", "cpu", "--preset", "bert-tiny", "--data", text_folder, "--steps", STEPS, "--evaluate-every", 4,
+               "--attention", "standard,flash", "--out", out) == 0  # fmt: skip
+    standard, flash = losses(out, "standard"), losses(out, "flash")
+    assert flash[12] < flash[0] - 1 and all(abs(standard[step] - flash[step]) <= 1e-2 for step in standard)
+    for row in rows_of(out):
+        assert row["mask"] == "full" and row["perplexity"] == pytest.approx(math.exp(row["loss"]))
+    assert lab("gpt", "--device", "cpu", "--preset", "bert-tiny", "--out", out, "--generate", "x") == 2
+    assert "guesses masked words" in capsys.readouterr().err
+
+
+def test_every_field_is_an_option(text_folder, tmp_path, capsys):
+    words = ("--width", 32, "--depth", 1, "--heads", 4, "--inner", 48, "--vocabulary", 300, "--block-size", 8, "--init-std", 0.05,
+             "--learning-rate", 0.002, "--betas", "0.8,0.9", "--eps", 1e-7, "--weight-decay", 0.1)  # fmt: skip
+    out = tmp_path / "out"
+    assert lab(*command(text_folder, out, *words, "--attention", "flash")) == 0
+    row = rows_of(out)[-1]
+    assert (row["embedding"], row["depth"], row["q_heads"], row["qk_dim"]) == (32, 1, 4, 8)
+    config = torch.load(checkpoint_path(out, "tiny", "flash"), weights_only=True)["config"]
+    assert (config["inner"], config["vocabulary"], config["block_size"], config["init_std"]) == (48, 300, 8, 0.05)
+    assert (config["learning_rate"], tuple(config["betas"]), config["eps"], config["weight_decay"]) == (0.002, (0.8, 0.9), 1e-7, 0.1)
+    assert "--learning-rate 0.002" in row["settings"] and "--betas (0.8, 0.9)" in row["settings"]
+    assert lab(*command(text_folder, out, "--attention", "flash", "--resume")) == 2
+    assert "give the same options" in capsys.readouterr().err
+    assert lab(*command(text_folder, tmp_path / "none", "--heads", 3)) == 2
+    assert "--heads '3': must divide --width 64" in capsys.readouterr().err
+
+
+def test_words_are_masked_as_in_bert():
+    config = PRESETS["bert-tiny"]
+    import numpy
+
+    sequences = Sequences(numpy.arange(config.sequence * 200 + 1) % 512, config, 5, "cpu")
+    tokens, targets = sequences.batch(0, 200)
+    plain = Sequences(sequences.tokens, PRESETS["tiny"], 5, "cpu").batch(0, 200)[0]
+    guessed = targets != NO_TARGET
+    assert guessed.any(1).all() and guessed.float().mean() == pytest.approx(0.15, abs=0.01)
+    assert torch.equal(targets[guessed], plain[guessed]) and torch.equal(tokens[~guessed], plain[~guessed])
+    assert (tokens[guessed] == config.vocabulary).float().mean() == pytest.approx(0.8, abs=0.03)
+    assert (tokens[guessed] == plain[guessed]).float().mean() == pytest.approx(0.1, abs=0.03)
+    again = Sequences(sequences.tokens, config, 5, "cpu").batch(7, 1)
+    assert torch.equal(again[0][0], tokens[7]) and torch.equal(again[1][0], targets[7]), "it depends on the number alone"
+
+
+def test_bert_large_has_its_shape():
+    config = PRESETS["bert-large"]
+    assert (config.width, config.depth, config.heads, config.inner, config.sequence) == (1024, 24, 16, 4096, 512)
+    assert not config.causal and config.masked == 0.15
+    with torch.device("meta"):
+        assert 330e6 < count_parameters(Gpt(config, "flash")) < 340e6
 
 
 def test_standard_and_flash_learn_the_same(trained):

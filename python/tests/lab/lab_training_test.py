@@ -9,9 +9,9 @@ import time
 import pytest
 from lab_support import lab, needs_command, page_of, rows_of, torch, write_rows
 
-from tessera.lab import worker
+from tessera.lab import cli, machine, worker
 from tessera.lab.model import Attention, Transformer, count_parameters
-from tessera.lab.training import Problem
+from tessera.lab.training import CPU_FACTOR, STUDY, Problem, agreement
 
 GRID = ("training", "--quick", "--device", "cpu", "--seq", "128,1024", "--width", "64", "--depth", "1")
 BUDGET = "24MiB"  # one matrix of 1024 x 1024 is 4 MiB, and standard attention needs several
@@ -52,6 +52,45 @@ def test_savings_are_shares_of_standard(measured):
     assert flash["memory_saved_percent"] == pytest.approx(100 * (1 - flash["peak_bytes"] / standard["peak_bytes"]))
     assert flash["speedup_over_standard"] == pytest.approx(standard["median_ms"] / flash["median_ms"])
     assert standard["time_saved_percent"] is None
+
+
+def test_both_attentions_give_the_same(measured, tmp_path):
+    standard, flash = rows_of(measured, q_length=128)
+    assert flash["verdict"] == "agrees" and flash["compared_with"] == "standard"
+    assert 0 <= flash["max_difference"] <= flash["atol"] and standard["verdict"] is None
+    assert flash["train_loss"] == pytest.approx(standard["train_loss"], rel=1e-4) and flash["train_loss"] > 0.5
+    assert len(flash["sampled_outputs"].split()) == 32
+    for field, value in (("train_loss", 9.0), ("train_loss", float("nan")), ("sampled_outputs", "nan" + " 0" * 31)):
+        changed = dict(flash) | {field: value}
+        agreement(changed, standard)
+        assert changed["verdict"] == "differs", field
+
+
+def test_heads_are_a_parameter(tmp_path, capsys):
+    grid = [word for word in GRID if word != "128,1024"]
+    grid.insert(grid.index("--seq") + 1, "128")
+    assert lab(*grid, "--heads", "2,4", "--out", tmp_path / "out") == 0
+    rows = rows_of(tmp_path / "out")
+    assert {(row["q_heads"], row["qk_dim"], row["embedding"]) for row in rows} == {(2, 32, 64), (4, 16, 64)}
+    assert all(row["verdict"] == "agrees" for row in rows if row["algorithm"] == "flash")
+    assert lab(*grid, "--heads", "3", "--out", tmp_path / "none") == 2
+    assert "--heads '3': must divide --width 64" in capsys.readouterr().err
+
+
+def test_the_study_is_one_grid_divided_by_one_factor():
+    study, full = STUDY[CPU_FACTOR], STUDY[1]
+    for name in ("seq", "width"):
+        assert [value * CPU_FACTOR for value in cli.numbers(name, study[name])] == cli.numbers(name, full[name])
+    assert study["depth"] == full["depth"]
+    assert machine.parse_bytes("", full["memory_budget"]) == CPU_FACTOR**2 * machine.parse_bytes("", study["memory_budget"])
+
+
+def test_resume_refuses_another_budget(measured, capsys):
+    assert lab(*GRID, "--memory-budget", "48MiB", "--out", measured, "--resume") == 2
+    said = capsys.readouterr().err
+    assert "'settings' is '--memory-budget 24.0 MiB', this run has '--memory-budget 48.0 MiB'" in said
+    assert lab(*GRID, "--out", str(measured) + "-none", "--resume") == 2
+    assert "has no results.jsonl to continue" in capsys.readouterr().err
 
 
 def test_resume_repeats_nothing_and_adds_what_is_new(measured, capsys):
@@ -193,6 +232,43 @@ def test_processes_are_stopped(patient):
     with worker.Interrupt() as interrupt, pytest.raises(worker.Interrupted):
         worker.run(task, {"what": "wait"}, interrupt, listener=listen, patient=patient)
     assert said[0] == {"waiting": True} and len(said) < 1000
+
+
+def taking_turns(link, name):
+    for _ in range(5):
+        if not link.turn():
+            return "stopped"
+        link.report(begin=name)
+        time.sleep(0.02)
+        link.report(end=name)
+    if name == "error":
+        raise ValueError("at the end")
+    return name
+
+
+def test_processes_work_in_turns():
+    said = []
+    listeners = [lambda **fields: said.append(fields)] * 3
+    with worker.Interrupt() as interrupt:
+        outcomes = worker.run_in_turns(taking_turns, [{"name": name} for name in ("a", "error", "c")], interrupt, listeners)
+    assert [outcome.status for outcome in outcomes] == ["ok", "failed", "ok"] and outcomes[2].value == "c"
+    names = [fields["begin"] for fields in said[::2]]
+    assert names == [fields["end"] for fields in said[1::2]], "one begins when the other has ended"
+    assert all(sorted(names[i : i + 3]) == ["a", "c", "error"] for i in range(0, 15, 3)), "in rounds"
+    assert all(a != b for a, b in zip(names, names[1:])), "none follows itself"
+
+
+def test_processes_in_turns_are_stopped_together():
+    said = []
+
+    def listen(**fields):
+        said.append(fields)
+        if len(said) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with worker.Interrupt() as interrupt, pytest.raises(worker.Interrupted):
+        worker.run_in_turns(taking_turns, [{"name": name} for name in "ab"], interrupt, [listen] * 2)
+    assert len(said) < 10
 
 
 # --- models -------------------------------------------------------------------------------------------
