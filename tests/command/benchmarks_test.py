@@ -21,6 +21,7 @@ import gpu_bars  # noqa: E402
 import hopper_bars  # noqa: E402
 import judging  # noqa: E402
 import peers_cpu  # noqa: E402
+import roofline  # noqa: E402
 import tessera_capi  # noqa: E402
 
 STRUCTS = {
@@ -209,6 +210,14 @@ def test_roofline_draws_every_cell(tmp_path):
     assert refused.returncode == 2 and "--threads 3" in refused.stderr
 
 
+def test_roofline_draws_the_rows_against_pytorch():
+    row = {"peer": "pytorch", "supported": True, "group": "decode", "keys": 32768, "flops": 4e9, "minimum_bytes": 2e9, "peer_gflops": 10.0}
+    short, lacking, other = row | {"keys": 2048}, row | {"supported": False}, row | {"peer": "openvino"}
+    cells = roofline.cells_against_pytorch({"rows": [row, short, lacking, other]}, "bhnd")
+    assert [(cell["kind"], cell["torch_gbps"], cell["layout"]) for cell in cells] == [("decode", 5.0, "bhnd")]
+    assert roofline.cells_against_pytorch({"cells": ["as they are"]}, "bhnd") == ["as they are"]
+
+
 def test_the_benchmarks_time_by_the_harness_of_the_lab():
     """It is loaded from its file, so the package need not be there; results belong to the call that returned them."""
     harness = judging.compare
@@ -341,3 +350,6 @@ def test_the_cpu_page_shows_every_peer(tmp_path):
     assert "Share of the arithmetic peak on A <CPU>, 2 CPUs" in texts and "PyTorch 2" in texts and "1,8,1024,64 full" in texts
     places = [element for element in drawing.iter("{http://www.w3.org/2000/svg}rect") if element.get("class") in ("pytorch", "zentorch")]
     assert len(places) == 4  # two in the legend, two in the panel
+    (ours,) = [float(element.get("cx")) for element in drawing.iter("{http://www.w3.org/2000/svg}circle")][1:]
+    theirs = [float(element.get("x")) + 3 for element in places if element.get("class") == "pytorch"][1:]
+    assert theirs[0] - cpu_page.LEFT == pytest.approx((ours - cpu_page.LEFT) / 2, abs=0.2)
