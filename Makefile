@@ -31,7 +31,7 @@ bench: $(LAB_TESSERA) ## a longer sweep; ARGS="..." replaces its options
 	@$(LAB_TESSERA) bench $(or $(ARGS),--algorithm standard,flash2 --seq 256,512,1024,2048,4096 --heads 8 \
 	  --dim 64,128 --dtype fp32,bf16 --direction forward,backward)
 
-peers-cpu: $(TESSERA) $(PEERS)/installed ## PyTorch and the peaks of this CPU against Tessera, with bars; ARGS="..." adds options
+peers-cpu: $(TESSERA) $(PEERS)/installed ## the CPU attention of four libraries against Tessera, with bars; ARGS="..." adds options
 	@cmake --build --preset release --target tessera -j $(BUILD_JOBS)
 	@$(PEERS)/bin/python benchmarks/peers_cpu.py $(ARGS)
 
@@ -41,11 +41,15 @@ peers-gpu: ## PyTorch on a GPU against Tessera, with bars; PYTHON=... has PyTorc
 	@cmake --build --preset release --target tessera -j $(BUILD_JOBS)
 	@$(PYTHON) benchmarks/peers_gpu.py $(ARGS)
 
-# PyTorch in an environment of its own: gigabytes that no other target needs.
-$(PEERS)/installed: benchmarks/requirements-cpu.txt
+# PyTorch and its peers in an environment of their own: gigabytes that no other target needs. A peer that has no package for
+# this machine is left out, and its rows say so.
+$(PEERS)/installed: benchmarks/requirements-cpu.txt $(wildcard benchmarks/requirements-cpu-*.txt)
 	@tools/setup test
 	@python3 -m venv $(PEERS)
-	@$(PEERS)/bin/pip install --quiet -r $<
+	@$(PEERS)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@for peer in $(filter-out $<,$^); do \
+	  $(PEERS)/bin/pip install --quiet --disable-pip-version-check -r $$peer || echo "peers-cpu: $$peer could not be installed"; \
+	done
 	@touch $@
 
 # Phony: Ninja knows better than Make whether anything is out of date.

@@ -67,7 +67,8 @@ def judge(bar, rows, machine):
         worst = statistics.geometric_mean(row[bar.value] for row in chosen)
         missed = [] if bar.least <= worst <= bar.most else ["geometric mean"]
     else:
-        worst = (min if math.isfinite(bar.least) else max)(row[bar.value] for row in chosen)
+        chosen.sort(key=lambda row: row[bar.value], reverse=not math.isfinite(bar.least))  # the worst first
+        worst = chosen[0][bar.value]
         missed = [
             f"{row['name']}: {row[bar.value]:.3g}"
             for row in chosen
@@ -161,7 +162,8 @@ def conclude(result, verdicts, out, brief=False):
     if out:
         out.write_text(json.dumps(whole, indent=1) + "\n")
     if brief:
-        del whole["cells"], whole["bars"]
+        for key in ("cells", "rows", "bars"):
+            whole.pop(key, None)
         whole["missed"] = [verdict["bar"] for verdict in verdicts if verdict["met"] is False]
         whole["ratios"] = rounded({verdict["bar"]: verdict["worst"] for verdict in verdicts})
     print(json.dumps(whole))

@@ -17,6 +17,7 @@ WIDTH, PANEL_HEIGHT = 960, 330
 LEFT, RIGHT, TOP, BOTTOM, GAP = 76, 28, 124, 64, 82  # around the panels, and between them
 LETTER = 6.5  # the width of one, more or less
 PANELS = ("fp32", "bf16")
+DECODE_KEYS = 32768
 CEILINGS = {"fp32_fma": "fp32 FMA", "bf16_dot": "bf16 dot product", "bf16_amx": "bf16 AMX"}
 SERIES = {"forward": "forward", "backward": "backward", "decode": "decode (1 query, 32 Ki keys)"}
 
@@ -87,10 +88,22 @@ class Drawing:
         )
 
 
+def cells_against_pytorch(result, layout):
+    """The cells of a result. One with several peers has rows; those against PyTorch are what this figure shows."""
+    if "rows" not in result:
+        return result["cells"]
+    cells = []
+    for row in result["rows"]:
+        if row["peer"] == "pytorch" and row["supported"] and row["group"] in ("attention", "decode"):
+            theirs = {"torch_gflops": row["peer_gflops"], "torch_gbps": row["peer_gflops"] * row["minimum_bytes"] / row["flops"]}
+            cells.append(row | theirs | {"kind": row["group"], "length": row["keys"], "layout": layout})
+    return [cell for cell in cells if cell["kind"] != "decode" or cell["keys"] == DECODE_KEYS]
+
+
 def points_of(result, dtype, options):
     """(series, (N, D), FLOP per byte, our rate, PyTorch's rate) of the cells to draw; decode has no (N, D)."""
     points = []
-    for cell in result["cells"]:
+    for cell in cells_against_pytorch(result, options.layout):
         wanted = cell.get("dtype") == dtype and cell["threads"] == options.threads
         if not wanted or cell.get("layout") != options.layout or cell.get("tessera_gflops") is None:
             continue

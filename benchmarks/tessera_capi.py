@@ -197,7 +197,9 @@ class Tessera:
             raise RuntimeError(f"tessera: {self.library.tsr_last_error().decode()}")
 
     def forward(self, q, k, v, out, lse, bias=None, **options):
-        tensors = {"q": tokens(q), "k": tokens(k), "v": tokens(v), "out": tokens(out), "lse": lse_tensor(lse)}
+        tensors = {"q": tokens(q), "k": tokens(k), "v": tokens(v), "out": tokens(out)}
+        if lse is not None:
+            tensors["lse"] = lse_tensor(lse)
         if bias is not None:
             tensors["bias"] = bias_tensor(bias)
         return Call(self, FORWARD, tensors, **options)
@@ -246,7 +248,7 @@ class Call:
     def __init__(self, tessera, direction, tensors, causal=False, threads=0, stream=None, **options):
         """`stream`: a torch stream. `options`: fields of Attention."""
         self.tessera = tessera
-        self.attention = Attention(left=-1, right=0 if causal else -1, **options)
+        self.attention = Attention(**{"left": -1, "right": 0 if causal else -1, **options})
         self.execution = Execution(threads=threads, stream=stream.cuda_stream if stream is not None else None)
         kind, self.name = (
             (ForwardTensors, "forward") if direction == FORWARD else (BackwardTensors, "backward")

@@ -15,9 +15,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cpu_bars  # noqa: E402
+import cpu_cells  # noqa: E402
+import cpu_page  # noqa: E402
 import gpu_bars  # noqa: E402
 import hopper_bars  # noqa: E402
 import judging  # noqa: E402
+import peers_cpu  # noqa: E402
+import roofline  # noqa: E402
 import tessera_capi  # noqa: E402
 
 STRUCTS = {
@@ -206,6 +210,14 @@ def test_roofline_draws_every_cell(tmp_path):
     assert refused.returncode == 2 and "--threads 3" in refused.stderr
 
 
+def test_roofline_draws_the_rows_against_pytorch():
+    row = {"peer": "pytorch", "supported": True, "group": "decode", "keys": 32768, "flops": 4e9, "minimum_bytes": 2e9, "peer_gflops": 10.0}
+    short, lacking, other = row | {"keys": 2048}, row | {"supported": False}, row | {"peer": "openvino"}
+    cells = roofline.cells_against_pytorch({"rows": [row, short, lacking, other]}, "bhnd")
+    assert [(cell["kind"], cell["torch_gbps"], cell["layout"]) for cell in cells] == [("decode", 5.0, "bhnd")]
+    assert roofline.cells_against_pytorch({"cells": ["as they are"]}, "bhnd") == ["as they are"]
+
+
 def test_the_benchmarks_time_by_the_harness_of_the_lab():
     """It is loaded from its file, so the package need not be there; results belong to the call that returned them."""
     harness = judging.compare
@@ -215,3 +227,129 @@ def test_the_benchmarks_time_by_the_harness_of_the_lab():
     assert results == {0: "ours", 1: "theirs"} and [len(taken) for taken in times.values()] == [4, 4]
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import judging; assert 'tessera' not in sys.modules"
     subprocess.run([sys.executable, "-I", "-c", code], check=True)
+
+
+# --- peers_cpu.py and its page ----------------------------------------------------------------------------------------
+
+
+def cpu_options(**more):
+    every = {"groups": cpu_cells.GROUPS, "dtypes": ["fp32", "bf16", "fp16"], "directions": ["forward", "backward"]}
+    return every | {"shapes": cpu_cells.SHAPES, "threads": [1, 2], "quick": False} | more
+
+
+def test_cpu_cells_have_names_of_their_own_and_count_what_is_visible():
+    cells = cpu_cells.cells_of(cpu_options())
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert {(cell.direction, cell.dtype) for cell in cells if cell.group == "attention"} == {
+        (direction, dtype) for direction in ("forward", "backward") for dtype in ("fp32", "bf16")
+    }
+    assert {cell.keys for cell in cells if cell.group == "decode"} == {2048, 8192, 32768}
+    assert {cell.threads for cell in cells if cell.group == "short"} == {cpu_cells.CHOSEN}
+    for cell in cells:
+        assert cell.heads % cell.kv_heads == 0 and cell.name.startswith(cell.dtype)
+        if cell.feature == "window":
+            seen = sum(row - column < cpu_cells.WINDOW for row in range(cell.queries) for column in range(row + 1))
+            assert cell.visible_pairs() == seen and cell.queries > cpu_cells.WINDOW
+        if cell.feature == "padding":
+            assert cell.visible_pairs() == cell.queries * sum(cell.padded_lengths()) and cell.padded_lengths()[-1] == cell.keys
+    quick = cpu_cells.cells_of(cpu_options(quick=True, groups=["decode", "short"]))
+    assert 0 < len(quick) < len([cell for cell in cells if cell.group in ("decode", "short")])
+
+
+class QuietMachine:
+    def ceiling(self, dtype, threads):
+        return 100.0 * threads
+
+
+def cpu_table(peers):
+    """A table with one cell, and what each peer made of it: a ratio or a reason."""
+    cell = cpu_cells.Cell("attention", "1,8,1024,64 full", "fp32", "forward", 1, 8, 8, 1024, 1024, 64, False, 1)
+    table = peers_cpu.Table(QuietMachine(), [1, 2])
+    for peer, outcome in peers.items():
+        row = cell.facts() | {"supported": isinstance(outcome, float), "reason": outcome}
+        if row["supported"]:
+            times = {"tessera_seconds": 0.05, "peer_seconds": 0.05 * outcome, "ratio": outcome, "flops": cell.flops()}
+            row |= times | {"error": 1e-6, "variant": "bhnd", "kernel": "cpu.flash2"}
+        table.add(peer, row)
+    table.note_peaks()
+    return table
+
+
+def test_a_cpu_cell_is_held_against_its_fastest_peer():
+    table = cpu_table({"pytorch": 2.0, "zentorch": 1.1, "openvino": "no such operator"})
+    (cell,) = table.cells()
+    assert cell["ratio"] == 1.1 and cell["best_peer"] == "zentorch"
+    assert cell["peers"] == {"pytorch": 2.0, "zentorch": 1.1, "openvino": "no such operator"}
+    assert cell["fraction"] == pytest.approx(4 * 8 * 1024**2 * 64 / 0.05 / 100e9) and cell["error_share"] == pytest.approx(0.01)
+    machine = {"amd": True, "bf16": "bf16_dot"}
+    verdicts = {verdict["bar"]: verdict for verdict in judging.judge_all(cpu_bars.BARS, [cell], machine)}
+    assert not verdicts["fp32 forward full, x best peer"]["met"] and not verdicts["fp32 forward full, of peak"]["met"]
+    assert verdicts["fp32 backward full, x best peer"]["met"] is None
+    (lacking,) = cpu_table({"openvino": "no such operator"}).cells()
+    assert "ratio" not in lacking and lacking["peers"]["openvino"] == "no such operator"
+
+
+def test_a_crash_of_a_cpu_peer_costs_one_cell(tmp_path, monkeypatch, capsys):
+    worker = tmp_path / "cpu_worker.py"
+    worker.write_text("""
+import json, os, sys
+options = json.loads(sys.argv[1])
+print(json.dumps({"event": "ready", "versions": {"a library": "1"}}), flush=True)
+for name in ("first", "second", "third"):
+    if name not in options["skip"]:
+        print(json.dumps({"event": "begin", "cell": name}), flush=True)
+        if name == "second":
+            print("something is wrong", file=sys.stderr, flush=True)
+            os.abort()
+        print(json.dumps({"event": "row", "row": {"name": name, "supported": True}}), flush=True)
+""")
+    monkeypatch.setattr(peers_cpu, "HERE", tmp_path)
+    rows = []
+    peer = peers_cpu.Worker("a library", {}, rows.append)
+    assert peer.run() and peer.versions == {"a library": "1"}
+    assert [(row["name"], row["supported"]) for row in rows] == [("first", True), ("second", False), ("third", True)]
+    assert rows[1]["reason"] == "ended by signal 6: something is wrong" and len(peer.failures) == 1
+    worker.write_text("import sys; sys.exit('no module named x')")
+    absent = peers_cpu.Worker("a library", {}, rows.append)
+    assert not absent.run() and "no module named x" in absent.failures[0]["reason"] and len(rows) == 3
+
+
+def test_peers_cpu_refuses_what_it_does_not_know():
+    command = [sys.executable, ROOT / "benchmarks/peers_cpu.py"]
+    for option, value in (("--peers", "pytorhc"), ("--groups", "decod"), ("--shapes", "1,1,1,1"), ("--library", "no")):
+        refused = subprocess.run([*command, option, value], capture_output=True, text=True)
+        assert refused.returncode == 2 and option in refused.stderr and value in refused.stderr
+
+
+def test_the_cpu_page_shows_every_peer(tmp_path):
+    table = cpu_table({"pytorch": 2.0, "zentorch": 1.25, "openvino": "no such operator"})
+    rows = list(table.rows.values())
+    alone = {"name": "fp32 forward growth, 1 thread", "peers": {}, "growth": 1.07}
+    result = {
+        "machine": "A <CPU>, 2 CPUs, Linux 6", "usable_cpus": 2, "governor": "performance", "date": "2026-01-01", "commit": "abc",
+        "load": {"before": [0.1, 0, 0], "after": [0.2, 0, 0]}, "versions": {"tessera": "1", "torch": "2", "openvino": "3"},
+        "peaks": [{"name": "fp32_fma", "threads": 1, "rate": 100.0, "unit": "GFLOP/s"}], "rows": rows,
+        "cells": [*table.cells(), alone],
+        "bars": [{"bar": "a bar", "met": False, "least": 1.5, "worst": 1.25, "cells": 1, "missed": ["a cell: 1.25"]}],
+    }  # fmt: skip
+    source, page, figure = (tmp_path / name for name in ("result.json", "page.md", "figure.svg"))
+    source.write_text(json.dumps(result))
+    parts = "".join(f"<!-- measured: {part} -->\n<!-- end -->\ntext of {part}\n" for part in cpu_page.PARTS)
+    page.write_text(parts)
+    command = [sys.executable, ROOT / "benchmarks/cpu_page.py", source, "--page", page, "--figure", figure]
+    subprocess.run(command, check=True)
+    written = page.read_text()
+    assert "| fp32 forward 1,8,1024,64 full | 43 | 2.00 | 1.25 | – | – |" in written
+    assert "**OpenVINO**: no such operator (fp32 attention)." in written and "**PyTorch**: computes every cell." in written
+    assert "| a bar | ≥ 1.5 | 1.25 | 1 | 1 |" in written and "| fp32 forward growth, 1 thread | 1.07 |" in written
+    assert all(f"text of {part}" in written for part in cpu_page.PARTS)
+    subprocess.run(command, check=True)
+    assert page.read_text() == written
+    drawing = xml.etree.ElementTree.parse(figure).getroot()
+    texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert "Share of the arithmetic peak on A <CPU>, 2 CPUs" in texts and "PyTorch 2" in texts and "1,8,1024,64 full" in texts
+    places = [element for element in drawing.iter("{http://www.w3.org/2000/svg}rect") if element.get("class") in ("pytorch", "zentorch")]
+    assert len(places) == 4  # two in the legend, two in the panel
+    (ours,) = [float(element.get("cx")) for element in drawing.iter("{http://www.w3.org/2000/svg}circle")][1:]
+    theirs = [float(element.get("x")) + 3 for element in places if element.get("class") == "pytorch"][1:]
+    assert theirs[0] - cpu_page.LEFT == pytest.approx((ours - cpu_page.LEFT) / 2, abs=0.2)
