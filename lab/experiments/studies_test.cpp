@@ -43,13 +43,15 @@ TEST(Studies, EverySweepCanBeReadAndNothingIsMeasuredTwice) {
         std::set<std::string> keys;
         std::size_t rows = 0;
         for (const Measurement& one : measured(experiment.name, device)) {
-          EXPECT_NO_THROW(Operation(one.problem)) << experiment.name;
+          if (one.level.empty()) {
+            EXPECT_NO_THROW(Operation(one.problem)) << experiment.name;
+          }
           for (const Method& method : one.methods) {
             ++rows;
             keys.insert(key_of(to_json(row_before(one, method), one.experiment, {"c", "study"}, "")));
           }
         }
-        EXPECT_GT(rows, 0U) << experiment.name;
+        EXPECT_EQ(rows > 0, !experiment.levels || device.type == DeviceType::cpu) << experiment.name;
         EXPECT_EQ(keys.size(), rows) << experiment.name;
       }
     }

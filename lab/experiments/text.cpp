@@ -55,7 +55,8 @@ ProblemOptions read_options(const std::string& text) {
 }
 
 std::string figure_text(const Figure& figure) {
-  if (figure.kind == FigureKind::table) return fmt::format("{}: {}", figure.title, fmt::join(figure.y, ", "));
+  if (figure.kind == FigureKind::table || figure.kind == FigureKind::hierarchy)
+    return fmt::format("{}: {}", figure.title, fmt::join(figure.y, ", "));
   std::string text = fmt::format("{}: {} over {}", figure.title, figure.y.front(), figure.x);
   if (figure.kind == FigureKind::heatmap)
     text = fmt::format("{}: {} over {} and {}", figure.title, figure.value, figure.x, figure.y.front());
@@ -222,6 +223,7 @@ std::string describe(const Experiment& experiment) {
   text += fact("question", experiment.question);
   text += fact("from", experiment.origin);
   if (!experiment.program.empty()) text += fact("run by", experiment.program);
+  if (experiment.levels) text += fact("reads", "L1, L2, L3 and memory of the CPU, with all threads");
   for (const Scale scale : scales_of(experiment)) {
     std::string label = name(scale);
     for (const Problems& problems : experiment.problems) {

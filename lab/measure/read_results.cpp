@@ -115,12 +115,12 @@ Figure parse_figure(const json& object, const std::string& where) {
   figure.kind = *found;
   figure.title = entry.text("title", true);
   // A table may name its columns instead of axes.
-  const bool columns = !entry.list("columns").empty() &&
-                       (figure.kind == FigureKind::table || figure.kind == FigureKind::hierarchy);
+  const bool several = figure.kind == FigureKind::table || figure.kind == FigureKind::hierarchy;
+  const bool columns = several && !entry.list("columns").empty();
   figure.x = entry.text("x", !columns || figure.kind == FigureKind::hierarchy);
   figure.y = entry.list(columns ? "columns" : "y");
   if (figure.y.empty()) entry.refuse("y", "is missing");
-  if (figure.y.size() > 1 && !columns) entry.refuse("y", "must be one field");
+  if (figure.y.size() > 1 && !several) entry.refuse("y", "must be one field");
   figure.series = entry.list("series");
   figure.facets = entry.list(object.contains("facets") ? "facets" : "facet");
   figure.value = entry.text("value");

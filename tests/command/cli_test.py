@@ -63,7 +63,7 @@ needs_standard = pytest.mark.skipif(
 
 def test_help_names_every_command():
     text = succeed("--help")
-    for command in ("info", "explain", "bench", "lab", "peak", "verify", "report", "fit"):
+    for command in ("info", "explain", "bench", "lab", "peak", "verify", "report", "fit", "completion", "man"):
         assert re.search(rf"^  {command}\s", text, re.MULTILINE), command
     assert "Exit codes" in text
 
@@ -92,6 +92,9 @@ WRONG = [
     # arguments, what the one line must contain
     ([], ["command", "info, explain, bench, lab, peak, verify"]),
     (["frobnicate"], ["'frobnicate'", "info, explain, bench, lab, peak, verify"]),
+    (["bnech"], ["'bnech'", "did you mean bench?"]),
+    (["completion", "fish"], ["SHELL", "'fish'", "bash, zsh"]),
+    (["man", "bnech"], ["NAME", "'bnech'", "did you mean bench?"]),
     (["--frobnicate"], ["'--frobnicate'"]),
     (["info", "--jsn"], ["'--jsn'", "--json"]),
     (["info", "extra"], ["'extra'"]),
@@ -541,6 +544,47 @@ def test_terminal_gets_progress_and_colour_unless_told_otherwise():
     output, code = on_terminal(*arguments, env={"NO_COLOR": "1"})
     assert code == 0
     assert not re.search(r"\033\[\d+m", output)
+
+
+# --- completion and manual pages ------------------------------------------------------------------------
+
+
+def completed(*words):
+    """What bash offers for the last word."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = f"{succeed('completion', 'bash')}\nCOMP_WORDS=({quoted}) COMP_CWORD={len(words) - 1}\n_tessera\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-u", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_and_values():
+    assert completed("tessera", "be") == ["bench"]
+    assert {"info", "bench", "lab", "report"} <= set(completed("tessera", ""))
+    assert completed("tessera", "bench", "--dt") == ["--dtype"]
+    assert completed("tessera", "bench", "--dtype", "b") == ["bf16"]
+    assert completed("tessera", "lab", "--study", "") == ["t4", "sweeps", "l4", "tables", "paper"]
+    assert completed("tessera", "lab", "block") == ["block_size"]
+
+
+def test_zsh_has_every_command_and_option():
+    script = succeed("completion", "zsh")
+    assert script.startswith("#compdef tessera\n") and "'bench:Measure algorithms" in script
+    assert "'*--study[Repeat a study" in script and "(t4 sweeps l4 tables paper)" in script
+    if subprocess.run(["sh", "-c", "command -v zsh"], capture_output=True).returncode == 0:
+        assert subprocess.run(["zsh", "-n"], input=script, text=True).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["", "bench", "lab", "report"])
+def test_manual_pages_are_the_help(command):
+    page = succeed("man", *([command] if command else []))
+    assert page.startswith(f".TH TESSERA{'-' * bool(command)}{command.upper()} 1 ")
+    for section in ("NAME", "SYNOPSIS", "OPTIONS", "DESCRIPTION"):
+        assert f"\n.SH {section}\n" in page
+    for option in re.findall(r"^  (?:-h,)?(--[a-z-]+)", succeed(*([command] if command else []), "--help"), re.MULTILINE):
+        assert "\\fB" + option.replace("-", "\\-") + "\\fR" in page, option
+    for line in page.splitlines():
+        assert not line.startswith(("'", ".")) or line.split()[0] in (".TH", ".SH", ".SS", ".TP", ".B", ".nf", ".fi"), line
 
 
 # --- lab ----------------------------------------------------------------------------------------------
