@@ -38,7 +38,7 @@ struct ForwardMemory {
   float* s;                    // block_k (and what alignment adds) x tile rows
   Pair* p;                     // half as many
   float *bias, *bias_row;
-  float *reference, *maximum, *sum;  // per row, as in vector/forward_tile-inl.h; scores as s has them
+  float *maximum, *sum;   // per row
   std::uint16_t* k;       // keys x qk_row
   Pair* v;                // transposed
   std::uint16_t* staged;  // a few keys' rows of V on their way there
@@ -58,7 +58,6 @@ struct ForwardMemory {
     p = arena.take<Pair>(lines / 2 * kTile);
     bias = arena.take<float>(problem.has_bias ? lines * kTile : 0);
     bias_row = arena.take<float>(problem.has_bias ? bias_row_size<float>(plan.block_k) : 0);
-    reference = arena.take<float>(kTile);
     maximum = arena.take<float>(kTile);
     sum = arena.take<float>(kTile);
     k = arena.take<std::uint16_t>(keys * qk_row);
@@ -93,7 +92,6 @@ class ForwardTile {
     outputs_ = RowPrefetcher(head_.query_row<const BFloat16>(p_.out, rows_.begin), p_.out.row_stride,
                              rows_.length(), p_.v_dim);
     std::memset(t_.o, 0, static_cast<std::size_t>(t_.v_row * width_) * sizeof(float));
-    std::fill_n(t_.reference, width_, std::numeric_limits<float>::lowest());
     std::fill_n(t_.maximum, width_, std::numeric_limits<float>::lowest());
     std::fill_n(t_.sum, width_, 0.0F);
     const core::VisibleSpan visible =
@@ -145,33 +143,33 @@ class ForwardTile {
     // Lines of S and P begin at a key that the multiplier can begin with.
     const std::int64_t base = round_down(keys.begin, Multiplier::kDepth), lead = keys.begin - base;
     const std::int64_t lines = round_up(lead + count, Multiplier::kDepth);
-    StepRows<Vectors> rows(t_.maximum + lane);
-    const ScoreBlock<float> block{t_.s + lead * kWidth, kWidth, Vectors, rows_.begin + lane, keys};
+    float* scores = t_.s + lead * kWidth;
+    alignas(64) float maximum[kWidth];
+    std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
+    const ScoreBlock<float> block{scores, kWidth, Vectors, rows_.begin + lane, keys};
     if (p_.has_bias && !load_bias(head_, block, rows_.end, t_.bias_row, t_.bias)) return;  // all hidden
-    bool speculated = false;
-    if constexpr (!Multiplier::kStoresSums) {
-      const bool plain = !scaled_ && !masked && !p_.dropout && !skip_zeros_ && lines == count;
-      speculated = plain && speculate<Vectors>(keys, lane, rows);
+    multiply_qk<Vectors>(keys, lane, scores, maximum);
+    if (scaled_ || masked) {
+      std::fill_n(maximum, kWidth, std::numeric_limits<float>::lowest());
+      apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
     }
-    if (!speculated) {
-      multiply_qk<Vectors>(keys, lane, block.s, rows.maximum);
-      if (scaled_ || masked) {
-        std::memcpy(rows.maximum, t_.maximum + lane, sizeof(rows.maximum));
-        apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias : nullptr, rows.maximum,
-                                    nullptr);
-      }
-      std::fill_n(t_.s, lead * kWidth, core::kMinusInfinity<float>);
-      std::fill_n(block.s + count * kWidth, (lines - lead - count) * kWidth, core::kMinusInfinity<float>);
-      if (p_.dropout) {
-        exponentiate<Vectors, false>(lines, rows);
-        apply_dropout(head_, block);
-        pack_probabilities<Vectors>(lines);
-      } else {
-        exponentiate<Vectors, true>(lines, rows);
-      }
-    }
+    std::fill_n(t_.s, lead * kWidth, core::kMinusInfinity<float>);
+    std::fill_n(scores + count * kWidth, (lines - lead - count) * kWidth, core::kMinusInfinity<float>);
     alignas(64) float alpha[kWidth];
-    const bool raised = online_softmax<Vectors>(lane, rows, alpha);
+    const bool raised = raise_maximum<Vectors>(lane, maximum, alpha);
+    if (p_.dropout) {
+      exponentiate<Vectors, false>(lines, lane);
+      apply_dropout(head_, block);
+      for (std::int64_t i = 0; i < lines; i += 2) {
+        for (int v = 0; v < Vectors; ++v) {
+          const float* from = t_.s + i * kWidth + v * kLanes;
+          _mm512_storeu_si512(probabilities<Vectors>(lines, v) + i / 2 * kPanelWidth<Vectors>,
+                              to_pairs(_mm512_loadu_ps(from), _mm512_loadu_ps(from + kWidth)));
+        }
+      }
+    } else {
+      exponentiate<Vectors, true>(lines, lane);
+    }
     const Pair* values = t_.v + Multiplier::transposed_offset(v_stride_, base);
     if (skip_zeros_ && (masked || lines != count || p_.has_bias)) {
       multiply_pv_skipping_zeros<Vectors>(values, lines / 2, lane, raised ? alpha : nullptr);
@@ -185,71 +183,6 @@ class ForwardTile {
             kPanelWidth<Vectors> / kLanes, [&](std::int64_t, std::int64_t) TESSERA_BF16_ATTR { return all; });
       }
     }
-  }
-
-  // What a step finds out about its rows.
-  template <int Vectors>
-  struct StepRows {
-    alignas(64) float maximum[Vectors * kLanes];    // the largest score so far
-    alignas(64) float reference[Vectors * kLanes];  // of the probabilities of the step
-    alignas(64) float sum[Vectors * kLanes];        // of these probabilities
-
-    explicit StepRows(const float* maximum_before) {
-      std::memcpy(maximum, maximum_before, sizeof(maximum));
-    }
-  };
-
-  // Probabilities straight from the products, against the largest score of the steps before, as in
-  // vector/forward_tile-inl.h; for multipliers whose sums come in registers.
-  template <int Vectors>
-  HWY_INLINE bool speculate(const core::Interval& keys, std::int64_t lane, StepRows<Vectors>& rows) {
-    constexpr float kLargestRise = 8;
-    bool known = true;
-    for (int v = 0; v < Vectors; ++v) {
-      const __m512 before = _mm512_loadu_ps(rows.maximum + v * kLanes);
-      known &= _mm512_cmp_ps_mask(before, _mm512_set1_ps(std::numeric_limits<float>::lowest()),
-                                  _CMP_EQ_OQ) == 0;
-      _mm512_storeu_ps(rows.reference + v * kLanes, before);
-      _mm512_storeu_ps(rows.sum + v * kLanes, _mm512_setzero_ps());
-    }
-    if (!known) return false;
-    const __m512 c = _mm512_set1_ps(unit_scale());
-    Pair* p = t_.p;
-    StepRows<Vectors>* of = &rows;
-    RowPrefetcher *next_queries = &next_queries_, *outputs = &outputs_;
-    Multiplier::template product<Vectors>(
-        reinterpret_cast<const Pair*>(t_.k + keys.begin * t_.qk_row), t_.qk_row / 2, t_.q + lane, width_,
-        t_.qk_row / 2, keys.length(), t_.s, Vectors * kLanes,
-        [=]<int Rows, int Columns>(std::int64_t row, int /*vector*/, __m512(&sum)[Rows][Columns])
-            TESSERA_BF16_ATTR {
-              static_assert(Columns == Vectors && Rows % 2 == 0);
-              next_queries->next();
-              outputs->next();
-#pragma GCC unroll 8
-              for (int v = 0; v < Vectors; ++v) {
-                const __m512 reference = _mm512_loadu_ps(of->reference + v * kLanes);
-                __m512 largest = _mm512_loadu_ps(of->maximum + v * kLanes);
-                __m512 total = _mm512_loadu_ps(of->sum + v * kLanes);
-#pragma GCC unroll 8
-                for (int r = 0; r < Rows; r += 2) {
-                  largest = _mm512_max_ps(sum[r][v], _mm512_max_ps(sum[r + 1][v], largest));
-                  const __m512 a = exp2(_mm512_mul_ps(_mm512_sub_ps(sum[r][v], reference), c));
-                  const __m512 b = exp2(_mm512_mul_ps(_mm512_sub_ps(sum[r + 1][v], reference), c));
-                  total = _mm512_add_ps(total, _mm512_add_ps(a, b));
-                  _mm512_storeu_si512(p + (row + r) / 2 * kPanelWidth<Vectors> + v * kLanes, to_pairs(a, b));
-                }
-                _mm512_storeu_ps(of->maximum + v * kLanes, largest);
-                _mm512_storeu_ps(of->sum + v * kLanes, total);
-              }
-            });
-    bool close = true;
-    for (int v = 0; v < Vectors; ++v) {
-      const __m512 rise =
-          _mm512_sub_ps(_mm512_loadu_ps(rows.maximum + v * kLanes), _mm512_loadu_ps(rows.reference + v * kLanes));
-      close &= _mm512_cmp_ps_mask(_mm512_mul_ps(rise, _mm512_set1_ps(scale_)), _mm512_set1_ps(kLargestRise),
-                                  _CMP_NLE_UQ) == 0;
-    }
-    return close;
   }
 
   // s = k q (scaled where features apply), and the largest score of each lane.
@@ -294,24 +227,22 @@ class ForwardTile {
   // Scores to units of log2.
   [[nodiscard]] float unit_scale() const { return scaled_ ? kLog2E : scale_ * kLog2E; }
 
-  // Adds the sums of a step to the whole. Returns whether the reference of a row rose; `alpha` is then
-  // the factor for what the rows have accumulated so far.
+  // Raises the running maximum to the largest scores of a step. Returns whether one rose; `alpha`
+  // is then the factor for what the rows have accumulated so far.
   template <int Vectors>
-  HWY_INLINE bool online_softmax(std::int64_t lane, const StepRows<Vectors>& rows, float* alpha) {
+  HWY_INLINE bool raise_maximum(std::int64_t lane, const float* largest, float* alpha) {
     const __m512 c = _mm512_set1_ps(unit_scale());
     __mmask16 raised = 0;
     for (int v = 0; v < Vectors; ++v) {
-      float* reference = t_.reference + lane + v * kLanes;
+      float* maximum = t_.maximum + lane + v * kLanes;
       float* sum = t_.sum + lane + v * kLanes;
-      const __m512 before = _mm512_loadu_ps(reference);
-      const __m512 now = _mm512_loadu_ps(rows.reference + v * kLanes);
+      const __m512 before = _mm512_loadu_ps(maximum);
+      const __m512 now = _mm512_max_ps(_mm512_loadu_ps(largest + v * kLanes), before);
       const __m512 factor = exp2(_mm512_mul_ps(_mm512_sub_ps(before, now), c));
       raised |= _mm512_cmp_ps_mask(now, before, _CMP_GT_OQ);
       _mm512_storeu_ps(alpha + v * kLanes, factor);
-      _mm512_storeu_ps(reference, now);
-      _mm512_storeu_ps(t_.maximum + lane + v * kLanes, _mm512_loadu_ps(rows.maximum + v * kLanes));
-      _mm512_storeu_ps(sum, _mm512_fmadd_ps(_mm512_loadu_ps(sum), factor,
-                                            _mm512_loadu_ps(rows.sum + v * kLanes)));
+      _mm512_storeu_ps(maximum, now);
+      _mm512_storeu_ps(sum, _mm512_mul_ps(_mm512_loadu_ps(sum), factor));
     }
     return raised != 0;
   }
@@ -319,13 +250,13 @@ class ForwardTile {
   // Scores become 2^(c (score - maximum)), exactly 1 at the maximum, as pairs of keys or, without
   // ToPairs, in place. Sums grow.
   template <int Vectors, bool ToPairs>
-  HWY_NOINLINE void exponentiate(std::int64_t lines, StepRows<Vectors>& rows) {
+  HWY_NOINLINE void exponentiate(std::int64_t lines, std::int64_t lane) {
     constexpr std::int64_t kWidth = Vectors * kLanes;
     const __m512 c = _mm512_set1_ps(unit_scale());
     __m512 largest[Vectors], total[Vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      largest[v] = _mm512_loadu_ps(rows.maximum + v * kLanes);
+      largest[v] = _mm512_loadu_ps(t_.maximum + lane + v * kLanes);
       total[v] = _mm512_setzero_ps();
     }
     float* s = t_.s;
@@ -350,21 +281,8 @@ class ForwardTile {
     }
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      _mm512_storeu_ps(rows.reference + v * kLanes, largest[v]);
-      _mm512_storeu_ps(rows.sum + v * kLanes, total[v]);
-    }
-  }
-
-  // P as pairs, from fp32 in place of the scores.
-  template <int Vectors>
-  HWY_INLINE void pack_probabilities(std::int64_t lines) {
-    constexpr std::int64_t kWidth = Vectors * kLanes;
-    for (std::int64_t i = 0; i < lines; i += 2) {
-      for (int v = 0; v < Vectors; ++v) {
-        const float* from = t_.s + i * kWidth + v * kLanes;
-        _mm512_storeu_si512(probabilities<Vectors>(lines, v) + i / 2 * kPanelWidth<Vectors>,
-                            to_pairs(_mm512_loadu_ps(from), _mm512_loadu_ps(from + kWidth)));
-      }
+      float* sum = t_.sum + lane + v * kLanes;
+      _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), total[v]));
     }
   }
 
@@ -408,7 +326,7 @@ class ForwardTile {
       if (p_.has_lse) {
         *head_.query_row<float>(p_.lse, rows_.begin + r) =
             sum == 0 ? core::kMinusInfinity<float>
-                     : static_cast<float>(double{t_.reference[r]} * (scaled_ ? 1.0 : double{scale_}) +
+                     : static_cast<float>(double{t_.maximum[r]} * (scaled_ ? 1.0 : double{scale_}) +
                                           double{std::log(sum)});
       }
     }

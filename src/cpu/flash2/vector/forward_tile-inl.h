@@ -59,14 +59,12 @@ struct ForwardTileMemory {
 // The state of the rows of a tile: what the online softmax keeps.
 template <typename A>
 struct QueryState {
-  A* o;          // d_v x tile rows: outputs, not normalised while the tile meets keys
-  A* reference;  // per row: O and sum are those of exp(score - reference)
-  A* maximum;    // per row: the largest score so far, at least `reference`
-  A* sum;        // per row
+  A* o;        // d_v x tile rows: outputs, not normalised while the tile meets keys
+  A* maximum;  // per row
+  A* sum;      // per row
 
   QueryState(Arena& arena, const core::Problem& p)
       : o(arena.take<A>(p.v_dim * query_rows<A>())),
-        reference(arena.take<A>(query_rows<A>())),
         maximum(arena.take<A>(query_rows<A>())),
         sum(arena.take<A>(query_rows<A>())) {}
 };
@@ -89,7 +87,6 @@ class ForwardTile {
   // 0.
   void clear() {
     std::memset(state_.o, 0, static_cast<std::size_t>(p_.v_dim * width_) * sizeof(A));
-    std::fill_n(state_.reference, width_, std::numeric_limits<A>::lowest());
     std::fill_n(state_.maximum, width_, std::numeric_limits<A>::lowest());
     std::fill_n(state_.sum, width_, A{0});
   }
@@ -165,7 +162,7 @@ class ForwardTile {
       finite &= store_row(t_.rows + r * p_.v_dim, p_.v_dim, factor, head_.query_row<T>(p_.out, i));
       if (p_.has_lse) {
         *head_.query_row<A>(p_.lse, i) =
-            sum == 0 ? core::kMinusInfinity<A> : state_.reference[r] + std::log(sum);
+            sum == 0 ? core::kMinusInfinity<A> : state_.maximum[r] + std::log(sum);
       }
     }
     return finite;
@@ -195,18 +192,17 @@ class ForwardTile {
                             bool masked, bool skip_zeros) {
     const std::int64_t lane = first_vector * lanes<A>();
     const ScoreBlock<A> scores{t_.s, Vectors * lanes<A>(), Vectors, rows_.begin + lane, keys};
-    StepRows<Vectors> rows(state_.maximum + lane);
+    alignas(64) A maximum[Vectors * hn::MaxLanes(Tag<A>())];
+    std::memcpy(maximum, state_.maximum + lane, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
     if (p_.has_bias && !load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias)) return;  // all hidden
     if (features_ || masked) {
-      multiply_qk<Vectors, Scores::raw>(keys, range, lane, rows);
-      apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias : nullptr, rows.maximum, nullptr);
-      exponentiate<Vectors>(keys.length(), rows);
-    } else if (skip_zeros || !speculate<Vectors>(keys, range, lane, rows)) {
-      multiply_qk<Vectors, Scores::with_maximum>(keys, range, lane, rows);
-      exponentiate<Vectors>(keys.length(), rows);
+      multiply_qk<Vectors, false>(keys, range, lane, maximum);
+      apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias : nullptr, maximum, nullptr);
+    } else {
+      multiply_qk<Vectors, true>(keys, range, lane, maximum);
     }
     alignas(64) A alpha[Vectors * hn::MaxLanes(Tag<A>())];
-    const bool raised = online_softmax<Vectors>(lane, rows, alpha);
+    const bool raised = online_softmax<Vectors>(keys.length(), lane, maximum, alpha);
     if (p_.dropout) apply_dropout(head_, scores);
     if (skip_zeros && (masked || p_.has_bias)) {  // without either no P is 0 for a hidden key
       multiply_pv<Vectors, true>(keys, range, lane, raised ? alpha : nullptr);
@@ -215,64 +211,21 @@ class ForwardTile {
     }
   }
 
-  // What a step finds out about its rows.
-  template <int Vectors>
-  struct StepRows {
-    static constexpr std::size_t kSize = Vectors * hn::MaxLanes(Tag<A>());
-    alignas(64) A maximum[kSize];    // the largest score so far
-    alignas(64) A reference[kSize];  // of the probabilities of the step
-    alignas(64) A sum[kSize];        // of these probabilities
-
-    explicit StepRows(const A* maximum_before) {
-      std::memcpy(maximum, maximum_before, static_cast<std::size_t>(Vectors * lanes<A>()) * sizeof(A));
-    }
-  };
-
-  // Probabilities straight from the products, against the largest score of the steps before: the
-  // exponentials of one register block then overlap with the products of the next one. Returns false
-  // and leaves no trace where a row has no such score yet, or one of this step is so much larger that
-  // the rounding of a large exponent would show. Sums and O do not depend on the reference otherwise.
-  template <int Vectors>
-  HWY_INLINE bool speculate(const core::Interval& keys, const KeyRange<A>& range, std::int64_t lane,
-                            StepRows<Vectors>& rows) {
-    const Tag<A> d;
-    constexpr A kLargestRise = 8;
-    bool known = true;
-    for (int v = 0; v < Vectors; ++v) {
-      const Vector<A> before = hn::LoadU(d, rows.maximum + v * lanes<A>());
-      known = known && hn::AllFalse(d, hn::Eq(before, hn::Set(d, std::numeric_limits<A>::lowest())));
-      hn::StoreU(before, d, rows.reference + v * lanes<A>());
-      hn::StoreU(hn::Zero(d), d, rows.sum + v * lanes<A>());
-    }
-    if (!known) return false;
-    multiply_qk<Vectors, Scores::probabilities>(keys, range, lane, rows);
-    bool close = true;
-    for (int v = 0; v < Vectors; ++v) {
-      const Vector<A> rise = hn::Sub(hn::LoadU(d, rows.maximum + v * lanes<A>()),
-                                     hn::LoadU(d, rows.reference + v * lanes<A>()));
-      close = close && hn::AllTrue(d, hn::Le(rise, hn::Set(d, kLargestRise)));
-    }
-    return close;
-  }
-
-  // What the products of a step become before they are stored.
-  enum class Scores { raw, with_maximum, probabilities };
-
-  // s = k q, and the largest score of each lane or the probabilities and their sums.
-  template <int Vectors, Scores Kind>
+  // s = k q, and with Track the largest score of each lane.
+  template <int Vectors, bool Track>
   HWY_INLINE void multiply_qk(const core::Interval& keys, const KeyRange<A>& range, std::int64_t lane,
-                              StepRows<Vectors>& rows) {
+                              A* maximum) {
     const A* k = range.k + (keys.begin - range.keys.begin) * range.k_row;
-    for_each_row_block<kRowsOf<Vectors>>(keys.length(), [&](auto count, std::int64_t r) HWY_ATTR {
-      constexpr int kCount = decltype(count)::value;
+    for_each_row_block<kRowsOf<Vectors>>(keys.length(), [&](auto rows, std::int64_t r) HWY_ATTR {
+      constexpr int kCount = decltype(rows)::value;
       next_queries_.next();
-      score_rows<kCount, Vectors, Kind>(k + r * range.k_row, range.k_row, t_.q + lane,
-                                        t_.s + r * Vectors * lanes<A>(), rows);
+      score_rows<kCount, Vectors, Track>(k + r * range.k_row, range.k_row, t_.q + lane,
+                                         t_.s + r * Vectors * lanes<A>(), maximum);
     });
   }
 
-  template <int Count, int Vectors, Scores Kind>
-  HWY_NOINLINE void score_rows(const A* k, std::int64_t k_row, const A* q, A* s, StepRows<Vectors>& rows) {
+  template <int Count, int Vectors, bool Track>
+  HWY_NOINLINE void score_rows(const A* k, std::int64_t k_row, const A* q, A* s, A* maximum) {
     const Tag<A> d;
     TESSERA_BLOCK(A, sum, Count, Vectors);
 #pragma GCC unroll 16
@@ -283,55 +236,51 @@ class ForwardTile {
     multiply<Walk::rows>(sum, k, k_row, q, width_, p_.qk_dim);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      const std::int64_t at = v * lanes<A>();
-      Vector<A> largest = hn::LoadU(d, rows.maximum + at), total = hn::Zero(d);
+      Vector<A> largest = hn::LoadU(d, maximum + v * lanes<A>());
 #pragma GCC unroll 16
       for (int r = 0; r < Count; ++r) {
-        Vector<A> x = sum[r][v];
-        largest = hn::Max(x, largest);
-        if constexpr (Kind == Scores::probabilities) {
-          x = exp_difference<A>(x, hn::LoadU(d, rows.reference + at));
-          total = hn::Add(total, x);
-        }
-        hn::StoreU(x, d, s + r * Vectors * lanes<A>() + at);
+        hn::StoreU(sum[r][v], d, s + (r * Vectors + v) * lanes<A>());
+        largest = hn::Max(sum[r][v], largest);
       }
-      if constexpr (Kind != Scores::raw) hn::StoreU(largest, d, rows.maximum + at);
-      if constexpr (Kind == Scores::probabilities) {
-        hn::StoreU(hn::Add(hn::LoadU(d, rows.sum + at), total), d, rows.sum + at);
-      }
+      if constexpr (Track) hn::StoreU(largest, d, maximum + v * lanes<A>());
     }
   }
 
-  // Adds the sums of a step, which stay short, to the whole. Returns whether the reference of a row
-  // rose; `alpha` is then the factor for what the rows have accumulated so far.
+  // Scores become exp(score - maximum), sums grow. Returns whether a maximum rose; `alpha` is then
+  // the factor for what the rows have accumulated so far.
   template <int Vectors>
-  HWY_INLINE bool online_softmax(std::int64_t lane, const StepRows<Vectors>& rows, A* alpha) {
+  HWY_INLINE bool online_softmax(std::int64_t count, std::int64_t lane, const A* maximum, A* alpha) {
     const Tag<A> d;
     bool raised = false;
     for (int v = 0; v < Vectors; ++v) {
-      const std::int64_t at = v * lanes<A>();
-      const Vector<A> before = hn::LoadU(d, state_.reference + lane + at);
-      const Vector<A> now = hn::LoadU(d, rows.reference + at);
-      const Vector<A> factor = exp_difference<A>(before, now);
+      const Vector<A> before = hn::LoadU(d, state_.maximum + lane + v * lanes<A>());
+      const Vector<A> now = hn::LoadU(d, maximum + v * lanes<A>());
       raised = raised || !hn::AllFalse(d, hn::Gt(now, before));
-      A* sum = state_.sum + lane + at;
-      hn::StoreU(hn::MulAdd(hn::LoadU(d, sum), factor, hn::LoadU(d, rows.sum + at)), d, sum);
-      hn::StoreU(factor, d, alpha + at);
-      hn::StoreU(now, d, state_.reference + lane + at);
-      hn::StoreU(hn::LoadU(d, rows.maximum + at), d, state_.maximum + lane + at);
     }
+    if (raised) {
+      for (int v = 0; v < Vectors; ++v) {
+        const std::int64_t at = lane + v * lanes<A>();
+        const Vector<A> before = hn::LoadU(d, state_.maximum + at);
+        const Vector<A> now = hn::LoadU(d, maximum + v * lanes<A>());
+        const Vector<A> factor = exp_difference<A>(before, now);
+        hn::StoreU(factor, d, alpha + v * lanes<A>());
+        hn::StoreU(now, d, state_.maximum + at);
+        hn::StoreU(hn::Mul(hn::LoadU(d, state_.sum + at), factor), d, state_.sum + at);
+      }
+    }
+    exponentiate<Vectors>(count, state_.maximum + lane, state_.sum + lane);
     return raised;
   }
 
-  // Scores become exp(score - maximum).
+  // A step has a sum of its own, which is then added to the whole: sums of long rows stay short.
   template <int Vectors>
-  HWY_NOINLINE void exponentiate(std::int64_t count, StepRows<Vectors>& rows) {
+  HWY_NOINLINE void exponentiate(std::int64_t count, const A* maximum, A* sum) {
     const Tag<A> d;
     TESSERA_LINE(A, largest, Vectors);
     TESSERA_LINE(A, total, Vectors);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      largest[v] = hn::LoadU(d, rows.maximum + v * lanes<A>());
+      largest[v] = hn::LoadU(d, maximum + v * lanes<A>());
       total[v] = hn::Zero(d);
     }
     A* s = t_.s;
@@ -346,8 +295,7 @@ class ForwardTile {
     }
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      hn::StoreU(largest[v], d, rows.reference + v * lanes<A>());
-      hn::StoreU(total[v], d, rows.sum + v * lanes<A>());
+      hn::StoreU(hn::Add(hn::LoadU(d, sum + v * lanes<A>()), total[v]), d, sum + v * lanes<A>());
     }
   }
 
