@@ -308,6 +308,37 @@ TEST_P(EdgeTest, BiasOfMinusInfinity) {
   }
 }
 
+// The same over whole steps of keys, for all rows of a tile or some: no product is computed there.
+TEST_P(EdgeTest, BiasOfMinusInfinityOverWholeSteps) {
+  for (const std::int64_t right : {-1, 0}) {
+    Case problem({.dtype = dtype(),
+                  .batch = 1,
+                  .q_length = 600,
+                  .k_length = 1100,
+                  .q_heads = 2,
+                  .kv_heads = 1,
+                  .qk_dim = 16,
+                  .v_dim = 16,
+                  .right = right,
+                  .bias = BiasKind::full,
+                  .grad_lse = true});
+    for (std::int64_t i = 0; i < 600; ++i) {
+      for (std::int64_t j = 0; j < 1100; ++j) {
+        const bool hidden = (j >= 200 && j < 730) || (i < 330 && j >= 850) || (i >= 520 && j < 140);
+        if (!hidden) continue;
+        for (std::int64_t h = 0; h < 2; ++h)
+          reference::write(problem.forward.bias, 0, h, i, j, kMinusInfinity);
+      }
+    }
+    run(problem, kernel());
+    const Verdict verdict = judge(problem, expect(problem));
+    EXPECT_TRUE(verdict.ok) << verdict.message;
+    for (const Tensor& grad : {problem.backward.grad_k, problem.backward.grad_v}) {
+      for (std::int64_t j = 200; j < 730; ++j) EXPECT_EQ(read(grad, 0, j, 0, 3), 0) << "key " << j;
+    }
+  }
+}
+
 // ---- rows that see one key ----------------------------------------------------------------------
 
 void hide_all_but_the_diagonal(const Tensor& bias) {

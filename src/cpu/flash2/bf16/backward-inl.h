@@ -135,11 +135,16 @@ class BackwardTile {
     const std::int64_t lines = round_up(keys.end - base, Multiplier::kDepth);
     const bool full = keys.kind == core::TileKind::full;
     if (first && (!full || skip_zeros_)) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
+    bool visible = false;  // to some row; else P and dS are 0, and no product is needed
     if (full) {
       std::int64_t v = 0;
-      for (; v + 2 <= vectors_; v += 2) score_gradients<2>(base, keys, v, false);
+      for (; v + 2 <= vectors_; v += 2) visible |= score_gradients<2>(base, keys, v, false);
       if constexpr (Multiplier::kStrip == 1) {
-        if (v < vectors_) score_gradients<1>(base, keys, v, false);
+        if (v < vectors_) visible |= score_gradients<1>(base, keys, v, false);
+      }
+      if (!visible) {
+        if (first) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
+        return;
       }
       zero_pairs(0, (keys.begin - base) / 2);
       zero_pairs((keys.end - base + 1) / 2, lines / 2);
@@ -159,7 +164,7 @@ class BackwardTile {
         // not.
         const core::Interval all_see = whole_depths(base, {part.full_begin, part.full_end});
         auto compute = [&](std::int64_t from, std::int64_t to, bool masked) TESSERA_BF16_ATTR {
-          if (from < to) score_gradients<Multiplier::kStrip>(base, {from, to}, v, masked);
+          if (from < to) visible |= score_gradients<Multiplier::kStrip>(base, {from, to}, v, masked);
         };
         if (!all_see.empty()) {
           compute(part.begin, all_see.begin, true);
@@ -170,6 +175,7 @@ class BackwardTile {
         }
         add_dq(base, {part.begin, part.end}, v, Multiplier::kStrip, false);
       }
+      if (!visible) return;
     }
     add_dkv(base, keys);
   }
@@ -187,9 +193,9 @@ class BackwardTile {
   }
 
   // P^T (after dropout) and dS^T of `part`, in lines that begin at key `base`, for some vectors of
-  // rows.
+  // rows. Returns whether the bias leaves anything visible.
   template <int Vectors>
-  HWY_NOINLINE void score_gradients(std::int64_t base, const core::Interval& part, std::int64_t first_vector,
+  HWY_NOINLINE bool score_gradients(std::int64_t base, const core::Interval& part, std::int64_t first_vector,
                                     bool masked) {
     if (features_) return score_gradients_with_features<Vectors>(base, part, first_vector, masked);
     // Pairs of keys are written whole: begin and end at whole pairs, with 0 for keys outside
@@ -204,6 +210,7 @@ class BackwardTile {
         score_gradients_of<Vectors, false>(key, count, part, first_vector, masked, base);
       }
     }
+    return true;
   }
 
   // As many keys at a time as stay in the first-level cache beside the queries, with all that is
@@ -365,11 +372,22 @@ class BackwardTile {
 
   // The same with softcap, bias, ALiBi or dropout: one pass after the other over fp32 lines.
   template <int Vectors>
-  void score_gradients_with_features(std::int64_t base, const core::Interval& part, std::int64_t first_vector,
+  bool score_gradients_with_features(std::int64_t base, const core::Interval& part, std::int64_t first_vector,
                                      bool masked) {
     const std::int64_t lane = first_vector * kLanes, line = line_;
     const std::int64_t first = base + round_down(part.begin - base, 2), count = round_up(part.end - first, 2);
     const std::int64_t begin = (first - base) * line_ + lane, at = begin + (part.begin - first) * line_;
+    const ScoreBlock<float> block{t_.scores + at, line_, Vectors, rows_.begin + lane, part};
+    if (p_.has_bias && !load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at)) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::fill_n(t_.p + begin + i * line, Vectors * kLanes, std::uint16_t{0});
+        std::fill_n(t_.ds + begin + i * line, Vectors * kLanes, std::uint16_t{0});
+        if (i % 2 == 0) {
+          std::fill_n(t_.ds_interleaved + (first - base + i) / 2 * line + lane, Vectors * kLanes, Pair{0});
+        }
+      }
+      return false;
+    }
     auto multiply = [&](const std::uint16_t* rows, std::int64_t row_size, const Pair* queries, float factor,
                         float* to) TESSERA_BF16_ATTR {
       Multiplier::template product<Vectors>(
@@ -386,8 +404,6 @@ class BackwardTile {
     };
     multiply(t_.k, t_.qk_row, t_.q_t, scale_, t_.scores + begin);
     multiply(t_.v, t_.v_row, t_.grad_out_t, 1.0F, t_.grad_scores + begin);
-    const ScoreBlock<float> block{t_.scores + at, line_, Vectors, rows_.begin + lane, part};
-    if (p_.has_bias) load_bias(head_, block, rows_.end, t_.bias_row, t_.bias + at);
     apply_score_features<float>(head_, block, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
                                 p_.softcap != 0 ? t_.cap + at : nullptr);
     if (visible_) hide_invisible<float>(visible_, block, nullptr);
@@ -428,6 +444,7 @@ class BackwardTile {
                        t_.ds_interleaved + (first - base + i) / 2 * line_ + lane + v * kLanes);
       }
     }
+    return true;
   }
 
   // Rows of K or V from key j on, as pairs.

@@ -185,7 +185,7 @@ class VectorBackward : public VectorSums<T> {
 
     void step(const core::TileRange& keys, A* grad_q_t, bool first) {
       if (first) std::fill_n(grad_q_t, grad_q_size(), A{0});
-      tile_.recompute(keys, false);
+      if (!tile_.recompute(keys, false)) return;
       tile_.add_dq(keys, grad_q_t);
       tile_.add_dkv(keys, task_.t_.grad_k, task_.t_.grad_v);
     }

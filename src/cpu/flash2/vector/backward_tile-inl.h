@@ -166,23 +166,25 @@ class BackwardTile {
 
   // P^T (after dropout) and dS^T for keys of the range: one line of rows per key, 0 where a row
   // does not see the key. With `of_capped_score`, dS is the gradient of the score after softcap, as
-  // a bias gets it.
-  void recompute(const core::TileRange& keys, bool of_capped_score) {
+  // a bias gets it. Returns whether a row may see a key; if not, all is 0, and no product is needed.
+  bool recompute(const core::TileRange& keys, bool of_capped_score) {
     of_capped_score_ = of_capped_score;
     visible_ = keys.mixed ? load_visible<A>(head_, rows_, width_, keys, t_.visible) : VisibleBits<A>();
+    bool visible = false;
     if (keys.kind == core::TileKind::full) {
       for (std::int64_t v = 0; v < vectors_; v += kVectors) {
-        score_gradients(keys, keys, v, std::min<std::int64_t>(kVectors, vectors_ - v), false);
+        visible |= score_gradients(keys, keys, v, std::min<std::int64_t>(kVectors, vectors_ - v), false);
       }
-      return;
+      return visible;
     }
     const std::int64_t count = keys.length();
     std::memset(t_.p, 0, static_cast<std::size_t>(count * line_) * sizeof(A));
     std::memset(t_.ds, 0, static_cast<std::size_t>(count * line_) * sizeof(A));
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const core::VisibleRange part = seen_by(v, keys);
-      if (!part.empty()) score_gradients(keys, {part.begin, part.end}, v, 1, !part.full());
+      if (!part.empty()) visible |= score_gradients(keys, {part.begin, part.end}, v, 1, !part.full());
     }
+    return visible;
   }
 
   // dQ^T += K^T dS^T, not yet scaled, after recompute(): `grad_q_t` has d_qk lines of width() rows.
@@ -235,8 +237,9 @@ class BackwardTile {
         .run(p_.qk_dim, vectors, [&](std::int64_t, std::int64_t) HWY_ATTR { return all; });
   }
 
-  // P^T (after dropout) and dS^T of `part` of `keys`, for some vectors of rows.
-  void score_gradients(const core::Interval& keys, const core::Interval& part, std::int64_t first_vector,
+  // P^T (after dropout) and dS^T of `part` of `keys`, for some vectors of rows. Returns whether the
+  // bias leaves anything visible.
+  bool score_gradients(const core::Interval& keys, const core::Interval& part, std::int64_t first_vector,
                        std::int64_t vectors, bool masked) {
     switch (vectors) {
       case 1: return score_gradients_of<1>(keys, part, first_vector, masked);
@@ -247,11 +250,19 @@ class BackwardTile {
   }
 
   template <int Vectors>
-  HWY_NOINLINE void score_gradients_of(const core::Interval& keys, const core::Interval& part,
+  HWY_NOINLINE bool score_gradients_of(const core::Interval& keys, const core::Interval& part,
                                        std::int64_t first_vector, bool masked) {
     const std::int64_t lane = first_vector * lanes<A>();
     const std::int64_t at = (part.begin - keys.begin) * line_ + lane;
     const std::int64_t offset = part.begin - range_.keys.begin, count = part.length();
+    const ScoreBlock<A> scores{t_.p + at, line_, Vectors, rows_.begin + lane, part};
+    if (p_.has_bias && !load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias + at)) {
+      for (std::int64_t x = 0; x < count; ++x) {
+        std::fill_n(t_.p + at + x * line_, Vectors * lanes<A>(), A{0});
+        std::fill_n(t_.ds + at + x * line_, Vectors * lanes<A>(), A{0});
+      }
+      return false;
+    }
     const bool separate = features_ || masked || visible_;
     // Whether some P are 0 beside a dP that may be NaN.
     const bool zeros = masked || visible_ || (skip_zeros_ && p_.has_bias);
@@ -262,8 +273,6 @@ class BackwardTile {
                                   !separate);
     });
     if (separate) {
-      const ScoreBlock<A> scores{t_.p + at, line_, Vectors, rows_.begin + lane, part};
-      if (p_.has_bias) load_bias(head_, scores, rows_.end, t_.bias_row, t_.bias + at);
       if (features_ || masked) {
         apply_score_features<A>(head_, scores, masked, p_.has_bias ? t_.bias + at : nullptr, nullptr,
                                 p_.softcap != 0 ? t_.cap + at : nullptr);
@@ -287,6 +296,7 @@ class BackwardTile {
         }
       }
     }
+    return true;
   }
 
   // Scores of a few keys or, with `probabilities`, exp(score - LSE) at once.

@@ -137,8 +137,7 @@ class BiasTile {
                         [&](const core::TileRange& part) HWY_ATTR {
                           if (!loaded) tile.template pack_queries<T>();
                           loaded = true;
-                          tile.recompute(part, true);
-                          add_tile(part, tile.width(), tile.line());
+                          if (tile.recompute(part, true)) add_tile(part, tile.width(), tile.line());
                         });
   }
 

@@ -1,12 +1,13 @@
 // Scores between Q K^T and the softmax, and dropout after it. The first part is the one definition
 // of a score for all vector kernels; the second applies it to blocks with rows in lanes. Included
 // once per target.
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "cpu/flash2/vector/tanh-inl.h"
 #include "cpu/flash2/vector/vector-inl.h"
 #include "cpu/head_view.h"
 
@@ -63,7 +64,7 @@ HWY_INLINE Vector<A> score_of(const ScoreFeatures<A>& features, Vector<A> produc
   const Tag<A> d;
   Vector<A> x = product;
   if (features.softcap) {
-    tanh_value = hn::Tanh(d, hn::Mul(x, hn::Set(d, features.inverse_cap)));
+    tanh_value = tanh_of<A>(hn::Mul(x, hn::Set(d, features.inverse_cap)));
     x = hn::Mul(tanh_value, hn::Set(d, features.cap));
   }
   if (features.bias) x = add_bias<A>(x, bias);
@@ -154,82 +155,78 @@ HWY_INLINE bool load_bias(const HeadView& head, const ScoreBlock<A>& block, std:
   });
 }
 
-// Adds the bias, with Bias, hides what lies outside the band, with Band, and raises `maximum` (one
-// value per lane): what apply_score_features does, for the common calls.
-template <bool Bias, bool Band, typename A>
-HWY_INLINE void apply_bias_and_band(const core::Band& band, const ScoreBlock<A>& block, const A* bias,
-                                    A* maximum) {
+// The steps from scaled products to scores, each over the whole block. Together they are score_of()
+// and the band.
+
+// Softcap. `derivative`, laid out as the scores, gets that of a capped score, unless null.
+template <typename A>
+HWY_NOINLINE void cap_scores(const ScoreFeatures<A>& features, const ScoreBlock<A>& block, A* derivative) {
   const Tag<A> d;
-  const Vector<A> minus_infinity = hn::Set(d, core::kMinusInfinity<A>), one = hn::Set(d, A{1});
-  // Lanes [first, last] see the first key; every further key moves both by one lane. Lanes far away
-  // are clamped: they stay far away, and they count in steps of 1 in any type.
-  constexpr std::int64_t kFar = 1 << 22;
-  const std::int64_t diagonal_row = block.keys.begin - band.diagonal - block.row;
-  auto lane_at = [&](std::int64_t lane)
-                     HWY_ATTR { return hn::Set(Tag<A>(), static_cast<A>(std::clamp(lane, -kFar, kFar))); };
-  for (std::int64_t v = 0; v < block.vectors; ++v) {
-    const std::int64_t at = v * lanes<A>();
-    const Vector<A> lane = hn::Iota(d, static_cast<A>(at));
-    Vector<A> first = lane_at(band.right == core::kUnbounded ? -kFar : diagonal_row - band.right);
-    Vector<A> last = lane_at(band.left == core::kUnbounded ? kFar : diagonal_row + band.left);
-    Vector<A> largest = hn::LoadU(d, maximum + at);
-    for (std::int64_t line = at; line < at + block.keys.length() * block.stride; line += block.stride) {
-      Vector<A> x = hn::LoadU(d, block.s + line);
-      if constexpr (Bias) x = add_bias<A>(x, hn::LoadU(d, bias + line));
-      if constexpr (Band) {
-        x = hn::IfThenElse(hn::And(hn::Ge(lane, first), hn::Le(lane, last)), x, minus_infinity);
-        first = hn::Add(first, one);
-        last = hn::Add(last, one);
-      }
-      hn::StoreU(x, d, block.s + line);
-      largest = hn::Max(x, largest);
+  const Vector<A> cap = hn::Set(d, features.cap), inverse_cap = hn::Set(d, features.inverse_cap);
+  const std::int64_t width = block.vectors * lanes<A>();
+  for (std::int64_t line = 0; line < block.keys.length() * block.stride; line += block.stride) {
+    for (std::int64_t at = line; at < line + width; at += lanes<A>()) {
+      const Vector<A> tanh_value = tanh_of<A>(hn::Mul(hn::LoadU(d, block.s + at), inverse_cap));
+      hn::StoreU(hn::Mul(tanh_value, cap), d, block.s + at);
+      if (derivative != nullptr) hn::StoreU(cap_derivative<A>(tanh_value), d, derivative + at);
     }
-    hn::StoreU(largest, d, maximum + at);
   }
 }
 
-// Turns every scaled product of the block into a score: features and the band. `bias` is what
-// load_bias made, or null. Raises `maximum` (one value per lane) and writes the softcap's
-// `derivative` (laid out as the scores), unless null.
+// Adds the bias, with Bias, and ALiBi, with Alibi; hides what lies outside the band, with Band; and
+// raises `maximum` (one value per lane) unless null. A lane counts the keys of the block: it sees
+// [first, last], and its diagonal may lie between two keys of any block.
+template <bool Bias, bool Alibi, bool Band, typename A>
+HWY_NOINLINE void shift_scores(const core::Band& band, const ScoreBlock<A>& block, const A* bias, A slope,
+                               A* maximum) {
+  const Tag<A> d;
+  const Vector<A> minus_infinity = hn::Set(d, core::kMinusInfinity<A>), one = hn::Set(d, A{1});
+  const Vector<A> negative_slope = hn::Set(d, -slope);
+  const std::int64_t diagonal = block.row + band.diagonal - block.keys.begin;  // of lane 0
+  // Keys far away are clamped: they stay far away, and they count in steps of 1 in any type.
+  constexpr std::int64_t kFar = 1 << 22;
+  auto bound = [&](std::int64_t key) { return static_cast<A>(std::clamp(key, -kFar, kFar)); };
+  const A first_bound = bound(band.left == core::kUnbounded ? -kFar : diagonal - band.left);
+  const A last_bound = bound(band.right == core::kUnbounded ? kFar : diagonal + band.right);
+  for (std::int64_t v = 0; v < block.vectors; ++v) {
+    const std::int64_t at = v * lanes<A>();
+    const Vector<A> lane = hn::Iota(d, static_cast<A>(at));
+    const Vector<A> own = hn::Add(lane, hn::Set(d, static_cast<A>(diagonal)));
+    const Vector<A> first = hn::Add(lane, hn::Set(d, first_bound));
+    const Vector<A> last = hn::Add(lane, hn::Set(d, last_bound));
+    Vector<A> key = hn::Zero(d), largest = minus_infinity;
+    for (std::int64_t line = at; line < at + block.keys.length() * block.stride; line += block.stride) {
+      Vector<A> x = hn::LoadU(d, block.s + line);
+      if constexpr (Bias) x = add_bias<A>(x, hn::LoadU(d, bias + line));
+      if constexpr (Alibi) x = hn::MulAdd(negative_slope, hn::Abs(hn::Sub(own, key)), x);
+      if constexpr (Band) {
+        x = hn::IfThenElse(hn::And(hn::Ge(key, first), hn::Le(key, last)), x, minus_infinity);
+      }
+      key = hn::Add(key, one);
+      if constexpr (Bias || Alibi || Band) hn::StoreU(x, d, block.s + line);
+      largest = hn::Max(x, largest);
+    }
+    if (maximum != nullptr) hn::StoreU(hn::Max(hn::LoadU(d, maximum + at), largest), d, maximum + at);
+  }
+}
+
+// Turns every scaled product of the block into a score: features and, where `masked`, the band.
+// `bias` is what load_bias made, or null. Raises `maximum` (one value per lane) and writes the
+// softcap's `derivative` (laid out as the scores), each unless null.
 template <typename A>
 HWY_INLINE void apply_score_features(const HeadView& head, const ScoreBlock<A>& block, bool masked,
                                      const A* bias, A* maximum, A* derivative) {
-  if (maximum != nullptr && head.p.softcap == 0 && head.p.alibi_slopes == nullptr) {
-    const core::Band& band = head.s.band;
-    if (bias == nullptr) return apply_bias_and_band<false, true>(band, block, bias, maximum);
-    if (masked) return apply_bias_and_band<true, true>(band, block, bias, maximum);
-    return apply_bias_and_band<true, false>(band, block, bias, maximum);
-  }
-  const Tag<A> d;
   const ScoreFeatures<A> features(head);
-  const core::Band& band = head.s.band;
-  const std::int64_t width = block.vectors * lanes<A>();
-  const Vector<A> minus_infinity = hn::Set(d, core::kMinusInfinity<A>);
-  for (std::int64_t j = block.keys.begin; j < block.keys.end; ++j) {
-    const std::int64_t line = (j - block.keys.begin) * block.stride;
-    A* s = block.s + line;
-    // Lanes [first, last] see key j; clamped, so that they are exact in any type.
-    const std::int64_t diagonal_row = j - band.diagonal - block.row;  // the lane on the diagonal
-    auto clamped = [width](std::int64_t lane) {
-      return static_cast<A>(std::clamp<std::int64_t>(lane, -1, width));
-    };
-    const Vector<A> first =
-        hn::Set(d, band.right == core::kUnbounded ? A{-1} : clamped(diagonal_row - band.right));
-    const Vector<A> last =
-        hn::Set(d, band.left == core::kUnbounded ? static_cast<A>(width) : clamped(diagonal_row + band.left));
-    for (std::int64_t v = 0; v < block.vectors; ++v) {
-      const std::int64_t at = v * lanes<A>();
-      const Vector<A> lane = hn::Iota(d, static_cast<A>(at));
-      const Vector<A> distance = hn::Sub(lane, hn::Set(d, static_cast<A>(diagonal_row)));
-      const Vector<A> own_bias = bias == nullptr ? hn::Zero(d) : hn::LoadU(d, bias + line + at);
-      Vector<A> tanh_value = hn::Zero(d);
-      Vector<A> x = score_of(features, hn::LoadU(d, s + at), own_bias, distance, tanh_value);
-      if (derivative != nullptr) hn::StoreU(cap_derivative<A>(tanh_value), d, derivative + line + at);
-      if (masked) x = hn::IfThenElse(hn::And(hn::Ge(lane, first), hn::Le(lane, last)), x, minus_infinity);
-      hn::StoreU(x, d, s + at);
-      if (maximum != nullptr) hn::StoreU(hn::Max(x, hn::LoadU(d, maximum + at)), d, maximum + at);
-    }
-  }
+  if (features.softcap) cap_scores(features, block, derivative);
+  auto with = [](bool flag, const auto& body)
+                  HWY_ATTR { flag ? body(std::true_type()) : body(std::false_type()); };
+  with(bias != nullptr, [&]<bool Bias>(std::bool_constant<Bias>) HWY_ATTR {
+    with(features.alibi, [&]<bool Alibi>(std::bool_constant<Alibi>) HWY_ATTR {
+      with(masked, [&]<bool Band>(std::bool_constant<Band>) HWY_ATTR {
+        shift_scores<Bias, Alibi, Band>(head.s.band, block, bias, features.slope, maximum);
+      });
+    });
+  });
 }
 
 // ---- dropout ------------------------------------------------------------------------------------
