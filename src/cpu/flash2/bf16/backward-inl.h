@@ -135,14 +135,14 @@ class BackwardTile {
     const std::int64_t lines = round_up(keys.end - base, Multiplier::kDepth);
     const bool full = keys.kind == core::TileKind::full;
     if (first && (!full || skip_zeros_)) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
-    bool visible = false;  // to some row; else P and dS are 0, and no product is needed
+    bool any_visible = false;  // to some row; else P and dS are 0, and no product is needed
     if (full) {
       std::int64_t v = 0;
-      for (; v + 2 <= vectors_; v += 2) visible |= score_gradients<2>(base, keys, v, false);
+      for (; v + 2 <= vectors_; v += 2) any_visible |= score_gradients<2>(base, keys, v, false);
       if constexpr (Multiplier::kStrip == 1) {
-        if (v < vectors_) visible |= score_gradients<1>(base, keys, v, false);
+        if (v < vectors_) any_visible |= score_gradients<1>(base, keys, v, false);
       }
-      if (!visible) {
+      if (!any_visible) {
         if (first) std::fill_n(grad_q_t_, t_.qk_row * width_, 0.0F);
         return;
       }
@@ -164,7 +164,7 @@ class BackwardTile {
         // not.
         const core::Interval all_see = whole_depths(base, {part.full_begin, part.full_end});
         auto compute = [&](std::int64_t from, std::int64_t to, bool masked) TESSERA_BF16_ATTR {
-          if (from < to) visible |= score_gradients<Multiplier::kStrip>(base, {from, to}, v, masked);
+          if (from < to) any_visible |= score_gradients<Multiplier::kStrip>(base, {from, to}, v, masked);
         };
         if (!all_see.empty()) {
           compute(part.begin, all_see.begin, true);
@@ -175,7 +175,7 @@ class BackwardTile {
         }
         add_dq(base, {part.begin, part.end}, v, Multiplier::kStrip, false);
       }
-      if (!visible) return;
+      if (!any_visible) return;
     }
     add_dkv(base, keys);
   }

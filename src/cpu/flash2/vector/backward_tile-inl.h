@@ -170,21 +170,21 @@ class BackwardTile {
   bool recompute(const core::TileRange& keys, bool of_capped_score) {
     of_capped_score_ = of_capped_score;
     visible_ = keys.mixed ? load_visible<A>(head_, rows_, width_, keys, t_.visible) : VisibleBits<A>();
-    bool visible = false;
+    bool any_visible = false;
     if (keys.kind == core::TileKind::full) {
       for (std::int64_t v = 0; v < vectors_; v += kVectors) {
-        visible |= score_gradients(keys, keys, v, std::min<std::int64_t>(kVectors, vectors_ - v), false);
+        any_visible |= score_gradients(keys, keys, v, std::min<std::int64_t>(kVectors, vectors_ - v), false);
       }
-      return visible;
+      return any_visible;
     }
     const std::int64_t count = keys.length();
     std::memset(t_.p, 0, static_cast<std::size_t>(count * line_) * sizeof(A));
     std::memset(t_.ds, 0, static_cast<std::size_t>(count * line_) * sizeof(A));
     for (std::int64_t v = 0; v < vectors_; ++v) {
       const core::VisibleRange part = seen_by(v, keys);
-      if (!part.empty()) visible |= score_gradients(keys, {part.begin, part.end}, v, 1, !part.full());
+      if (!part.empty()) any_visible |= score_gradients(keys, {part.begin, part.end}, v, 1, !part.full());
     }
-    return visible;
+    return any_visible;
   }
 
   // dQ^T += K^T dS^T, not yet scaled, after recompute(): `grad_q_t` has d_qk lines of width() rows.
