@@ -96,9 +96,10 @@ bool share_a_point(const Part& a, const Part& b) {
                      [&](const std::string& point) { return b.points.contains(point); });
 }
 
+// `prefer` is the file, or the folder that holds it as results.jsonl.
 bool is_preferred(const std::string& path, const std::string& prefer) {
-  return !prefer.empty() && (path == prefer || path.starts_with(prefer + "/") ||
-                             (prefer.ends_with("/") && path.starts_with(prefer)));
+  if (prefer.empty()) return false;
+  return path == prefer || path == prefer + (prefer.ends_with('/') ? "" : "/") + "results.jsonl";
 }
 
 std::vector<std::string> point_fields() {
