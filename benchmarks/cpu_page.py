@@ -107,6 +107,9 @@ def machine_name(result):
 #   ---------------------------------------------------------------------------------------
 
 
+MISSING = "This result has no such cells."
+
+
 def by_threads(cells):
     """The cells with one name but for the threads: {name: [cell, ...]}, in order."""
     found = {}
@@ -116,16 +119,19 @@ def by_threads(cells):
 
 
 def ratio_text(cell, peer):
+    """The ratio, a dash where the peer does not support the cell, nothing where it was not measured."""
     value = cell["peers"].get(peer)
-    return f"{value:.2f}" if isinstance(value, float) else "–"
+    return f"{value:.2f}" if isinstance(value, float) else "–" if value else ""
 
 
 def joined(texts):
-    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+    return texts[0] if len(set(texts)) == 1 else " / ".join(text or "?" for text in texts)
 
 
 def table(cells):
     """A row per problem; several numbers of threads share it."""
+    if not cells:
+        return MISSING
     peaks = any(cell.get("fraction") for cell in cells)
     head = ["cell", *(["% of peak"] if peaks else []), *PEERS.values()]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -155,18 +161,20 @@ def facts(result):
 
 
 def lacks(result):
-    """What each peer does not support, with the reason and where."""
-    lines = []
+    """What each peer does not support, with the reason and where, and how many cells it was measured in."""
+    lines, names = [], {cell["name"] for cell in result["cells"] if cell["peers"]}
     for peer, title in PEERS.items():
+        rows = [row for row in result["rows"] if row["peer"] == peer and row["name"] in names]
         reasons = {}
-        for row in result["rows"]:
-            if row["peer"] == peer and not row["supported"]:
+        for row in rows:
+            if not row["supported"]:
                 where = row["name"].rsplit(", ", 1)[0]
                 if "group" in row:
                     where = f"{row['dtype']} {'backward' if row['direction'] == 'backward' else row['group']}"
                 reasons.setdefault(row["reason"], {})[where] = True
         text = "; ".join(f"{reason} ({', '.join(where)})" for reason, where in reasons.items())
-        lines.append(f"- **{title}**: {text or 'computes every cell'}.")
+        count = f"{sum(row['supported'] for row in rows)} of {len(names)} cells measured"
+        lines.append(f"- **{title}**: {count}{'; ' + text if text else ''}.")
     return "\n".join(lines)
 
 
@@ -176,7 +184,7 @@ def alone(result):
               "bandwidth_share": "share of a plain read", "sparse_cost": "sparse / dense time"}
     lines = ["| cell | value | what |", "|---|---|---|"]
     found = [(cell["name"], cell[field], words) for field, words in fields.items() for cell in result["cells"] if field in cell]
-    return "\n".join(lines + [f"| {name} | {value:.2f} | {words} |" for name, value, words in found])
+    return "\n".join(lines + [f"| {name} | {value:.2f} | {words} |" for name, value, words in found]) if found else MISSING
 
 
 def bars(result):

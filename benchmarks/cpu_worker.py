@@ -4,9 +4,11 @@ It is started by peers_cpu.py with a JSON object as its argument and writes even
 object a line: "ready" with versions, "begin" before a cell, "row" after it. What libraries print goes to standard error.
 """
 
+import ctypes
 import importlib.metadata
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -182,7 +184,15 @@ def measure(bench, peer, send, skip):
         send({"event": "row", "row": row})
 
 
+def die_with_parent():
+    """A worker that outlives peers_cpu.py would disturb whatever is measured next."""
+    parent_death_signal = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+
+
 def main():
+    die_with_parent()
     options = json.loads(sys.argv[1])
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -35,6 +35,7 @@ from judging import DIRECTIONS, ROOT, commit, conclude, judge_all, listed
 HERE = pathlib.Path(__file__).resolve().parent
 DTYPES = ("fp32", "bf16", "fp16")
 STEADY = 0.95  # the ceilings before and after should differ by no more
+AGREEMENT = 0.9  # of Tessera's times in different processes
 PATIENCE = 300  # seconds without a row: the process hangs
 FAILURES = 5  # crashes after which a peer is given up
 
@@ -188,13 +189,13 @@ class Worker:
 class Table:
     """The rows of all peers, and the cells that come of them."""
 
-    def __init__(self, machine, threads):
-        self.machine, self.all_threads = machine, max(threads)
+    def __init__(self, machine, threads, named=None):
+        self.machine, self.all_threads, self.commit = machine, max(threads), named
         self.rows = {}  # by (peer, name)
         self.new = []  # rows of this run
 
     def add(self, peer, row):
-        row = {"peer": peer} | row
+        row = {"peer": peer, "commit": self.commit} | row
         if row.get("error") is not None:
             row["error_share"] = row["error"] / TOLERANCE[row["dtype"]]
         if row.get("ratio") is not None:
@@ -226,6 +227,8 @@ class Table:
                 cell[field] = median(values)
         if compared:
             best = min(compared, key=lambda row: row["ratio"])
+            times = [row["tessera_seconds"] for row in compared if row["layout"] == best["layout"]]
+            cell["agreement"] = min(times) / max(times)
             cell |= {"ratio": best["ratio"], "best_peer": best["peer"]}
             cell["error_share"] = min(row["error_share"] for row in compared)
             cell["long"] = cell.get("keys", 0) >= 1024
@@ -306,6 +309,15 @@ def show_cells(cells):
     print("-: not supported; the file of --out has the reasons")
 
 
+def show_disturbed(cells):
+    """Tessera does the same work in each process, so its times there should agree."""
+    disturbed = [cell for cell in cells if cell.get("agreement", 1) < AGREEMENT]
+    if disturbed:
+        print("\nNOTE: Tessera's time differs between the processes; measure these again:")
+    for cell in sorted(disturbed, key=lambda cell: cell["agreement"]):
+        print(f"  {cell['name']}: by {100 * (1 / cell['agreement'] - 1):.0f} %")
+
+
 # --- the command
 #   --------------------------------------------------------------------------------------
 
@@ -361,7 +373,7 @@ def earlier_rows(options):
     if not options.add or not options.out.exists():
         return {}, {}
     result = json.loads(options.out.read_text())
-    return {(row["peer"], row["name"]): row for row in result["rows"]}, result
+    return {(row["peer"], row["name"]): {"commit": result["commit"]} | row for row in result["rows"]}, result
 
 
 def measure(options, machine, table, run):
@@ -389,11 +401,20 @@ def measure(options, machine, table, run):
         machine.measure()
 
 
+def command_line(arguments):
+    """What was measured, without the paths of this machine."""
+    kept, paths = ["benchmarks/peers_cpu.py"], ("--out", "--library", "--command")
+    for before, word in zip(["", *arguments], arguments):
+        if before not in paths and not word.startswith(paths):
+            kept.append(word)
+    return " ".join(kept)
+
+
 def report(options, machine, table, run, cells):
     return machine.describe() | {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "command": " ".join(["benchmarks/peers_cpu.py", *sys.argv[1:]]),
+        "command": command_line(sys.argv[1:]),
         "versions": {"python": platform.python_version()} | run["versions"],
         "load": {"before": run["load"], "after": os.getloadavg()},
         "seconds": time.perf_counter() - run["start"],
@@ -405,10 +426,15 @@ def report(options, machine, table, run, cells):
     }
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def main():
     options = parse_options()
+    signal.signal(signal.SIGTERM, interrupt)  # keeps the finished rows, as Ctrl-C does
     machine = Machine(options.command, options.threads, options.plain)
-    table = Table(machine, options.threads)
+    table = Table(machine, options.threads, commit())
     table.rows, earlier = earlier_rows(options)
     run = {"versions": earlier.get("versions", {}), "failures": {}, "load": os.getloadavg(), "start": time.perf_counter()}
     interrupted = False
@@ -422,9 +448,13 @@ def main():
             rate = machine.peaks[name, threads]
             rates = f"{share * rate:.4g} and {rate:.4g} {unit(name)}"
             print(f"NOTE: something disturbed the machine: {name}, {threads} threads: {rates}")
+    commits = {row["commit"] for row in table.rows.values()}
+    if len(commits) > 1:
+        print(f"NOTE: --add put together rows of {len(commits)} commits: {', '.join(map(str, sorted(commits, key=str)))}")
     table.note_peaks()
     cells = table.cells()
     show_cells(cells)
+    show_disturbed(cells)
     verdicts = judge_all(BARS, cells, machine.facts())
     unmeasured = sum(verdict["met"] is None for verdict in verdicts)
     verdicts = [verdict for verdict in verdicts if verdict["met"] is not None]

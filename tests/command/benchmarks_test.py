@@ -269,7 +269,7 @@ def cpu_table(peers):
         row = cell.facts() | {"supported": isinstance(outcome, float), "reason": outcome}
         if row["supported"]:
             times = {"tessera_seconds": 0.05, "peer_seconds": 0.05 * outcome, "ratio": outcome, "flops": cell.flops()}
-            row |= times | {"error": 1e-6, "variant": "bhnd", "kernel": "cpu.flash2"}
+            row |= times | {"error": 1e-6, "variant": "bhnd", "layout": "bhnd", "kernel": "cpu.flash2"}
         table.add(peer, row)
     table.note_peaks()
     return table
@@ -287,6 +287,15 @@ def test_a_cpu_cell_is_held_against_its_fastest_peer():
     assert verdicts["fp32 backward full, x best peer"]["met"] is None
     (lacking,) = cpu_table({"openvino": "no such operator"}).cells()
     assert "ratio" not in lacking and lacking["peers"]["openvino"] == "no such operator"
+
+
+def test_times_of_tessera_that_differ_between_processes_are_named(capsys):
+    table = cpu_table({"pytorch": 2.0, "zentorch": 1.1})
+    peers_cpu.show_disturbed(table.cells())
+    assert capsys.readouterr().out == ""
+    table.new[0]["tessera_seconds"] *= 1.5
+    peers_cpu.show_disturbed(table.cells())
+    assert "fp32 forward 1,8,1024,64 full, 1 thread: by 50 %" in capsys.readouterr().out
 
 
 def test_a_crash_of_a_cpu_peer_costs_one_cell(tmp_path, monkeypatch, capsys):
@@ -321,6 +330,11 @@ def test_peers_cpu_refuses_what_it_does_not_know():
         assert refused.returncode == 2 and option in refused.stderr and value in refused.stderr
 
 
+def test_a_cpu_result_names_no_paths():
+    line = peers_cpu.command_line(["--out", "/a/b.json", "--quick", "--library=/a/c.so", "--groups", "decode", "--command", "/a/d"])
+    assert line == "benchmarks/peers_cpu.py --quick --groups decode"
+
+
 def test_the_cpu_page_shows_every_peer(tmp_path):
     table = cpu_table({"pytorch": 2.0, "zentorch": 1.25, "openvino": "no such operator"})
     rows = list(table.rows.values())
@@ -339,8 +353,9 @@ def test_the_cpu_page_shows_every_peer(tmp_path):
     command = [sys.executable, ROOT / "benchmarks/cpu_page.py", source, "--page", page, "--figure", figure]
     subprocess.run(command, check=True)
     written = page.read_text()
-    assert "| fp32 forward 1,8,1024,64 full | 43 | 2.00 | 1.25 | – | – |" in written
-    assert "**OpenVINO**: no such operator (fp32 attention)." in written and "**PyTorch**: computes every cell." in written
+    assert "| fp32 forward 1,8,1024,64 full | 43 | 2.00 | 1.25 | – |  |" in written
+    assert "**OpenVINO**: 0 of 1 cells measured; no such operator (fp32 attention)." in written
+    assert "**PyTorch**: 1 of 1 cells measured." in written and cpu_page.MISSING in written
     assert "| a bar | ≥ 1.5 | 1.25 | 1 | 1 |" in written and "| fp32 forward growth, 1 thread | 1.07 |" in written
     assert all(f"text of {part}" in written for part in cpu_page.PARTS)
     subprocess.run(command, check=True)
