@@ -30,11 +30,11 @@
 /// **Threads.** All functions may be called from several threads at once, also with the same block
 /// mask.
 ///
-/// **Environment variables.** The library reads TESSERA_KERNEL, TESSERA_TARGET, TESSERA_BLOCK_K and
-/// TESSERA_LAZY_MAXIMUM once, when it is loaded: before main, or in dlopen. tessera.h describes
-/// them. Later changes have no effect, so calls are safe beside setenv. OpenBLAS and CUDA read
-/// their own variables when a plan or call first needs them. A call that depends on an invalid
-/// value fails and names it.
+/// **Environment variables.** The library reads TESSERA_KERNEL, TESSERA_TARGET, TESSERA_BLOCK_K,
+/// TESSERA_DECODE_PREFETCH and TESSERA_LAZY_MAXIMUM once, when it is loaded: before main, or in
+/// dlopen. tessera.h describes them. Later changes have no effect, so calls are safe beside setenv.
+/// OpenBLAS and CUDA read their own variables when a plan or call first needs them. A call that
+/// depends on an invalid value fails and names it.
 ///
 /// Enumerations are int32_t, so that their size is fixed and the library can reject unknown values.
 #ifndef TESSERA_CAPI_H

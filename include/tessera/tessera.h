@@ -7,12 +7,13 @@
 /// their own variables when a plan or call first needs them. A call that depends on an invalid
 /// value fails and names it.
 ///
-/// | variable             | value                                                        |
-/// |----------------------|--------------------------------------------------------------|
-/// | TESSERA_KERNEL       | the name of the kernel to use, as in `cpu.flash2`            |
-/// | TESSERA_TARGET       | the instruction set of CPU kernels                           |
-/// | TESSERA_BLOCK_K      | the keys per step of cpu.flash2                              |
-/// | TESSERA_LAZY_MAXIMUM | switches off the speculative maximum of GPU kernels          |
+/// | variable                | value                                                     |
+/// |-------------------------|-----------------------------------------------------------|
+/// | TESSERA_KERNEL          | the name of the kernel to use, as in `cpu.flash2`         |
+/// | TESSERA_TARGET          | the instruction set of CPU kernels                        |
+/// | TESSERA_BLOCK_K         | the keys per step of cpu.flash2                           |
+/// | TESSERA_DECODE_PREFETCH | how cpu.decode fetches K and V: `keep` or `pass`          |
+/// | TESSERA_LAZY_MAXIMUM    | switches off the speculative maximum of GPU kernels       |
 #pragma once
 
 #include "tessera/attention.h"  // IWYU pragma: export

@@ -5,6 +5,7 @@
 #include "cpu/baselines/standard/blas.h"
 #include "cpu/machine/cores.h"
 #include "cpu/machine/cpu_info.h"
+#include "cpu/machine/reading.h"
 #include "cuda/common/host/gpus.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"
@@ -31,7 +32,8 @@ std::vector<DeviceInfo> devices() {
     result.push_back(
         {Device::cpu(), cpu::model_name(),
          core::concat(cpu::available_cores(), " cores, ", cpu::instruction_sets(), ", caches ",
-                      caches.l1 >> 10, " KiB / ", caches.l2 >> 10, " KiB / ", caches.l3 >> 10, " KiB")});
+                      caches.l1 >> 10, " KiB / ", caches.l2 >> 10, " KiB / ", caches.l3 >> 10,
+                      " KiB; cpu.decode's prefetches ", cpu::reading().passing ? "pass" : "keep")});
     for (DeviceInfo& gpu : cuda::devices()) result.push_back(std::move(gpu));
     return result;
   });

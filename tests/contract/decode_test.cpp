@@ -4,15 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "core/base/environment.h"
 #include "cpu/machine/target.h"
 #include "reference/tolerance/check.h"
 #include "support/build.h"
 #include "support/kernels.h"
 #include "support/tensors.h"
+#include "tessera/error.h"
 
 namespace tessera::test {
 namespace {
@@ -192,6 +195,47 @@ TEST_P(Decode, AnyNumberOfThreadsGivesTheSameBits) {
       forward(problem.attention, problem.forward, {.threads = threads});
       EXPECT_EQ(reference::values(problem.forward.out), out) << threads << " threads";
       EXPECT_EQ(reference::values(problem.forward.lse), lse) << threads << " threads";
+    }
+  }
+}
+
+// How memory is read, which the machine decides, changes no bit, also where the band hides an
+// infinite value from some rows.
+TEST_P(Decode, AnyPrefetchGivesTheSameBits) {
+  const ForceKernel forced(kKernel);
+  for (const CaseSpec& mask : {CaseSpec{}, CaseSpec{.right = 0}, CaseSpec{.left = 300, .right = 0},
+                               CaseSpec{.blocks = BlockKind::random_per_head, .block_q = 2, .block_k = 40}}) {
+    CaseSpec spec = mask;
+    spec.dtype = dtype(), spec.batch = 1, spec.q_length = 3, spec.k_length = 1800;
+    spec.q_heads = 8, spec.kv_heads = 2, spec.qk_dim = spec.v_dim = 64;
+    Case problem(spec);
+    reference::write(problem.forward.v, 0, spec.k_length - 1, 0, 5, std::numeric_limits<double>::infinity());
+    std::vector<double> out, lse;
+    for (const char* prefetch : {"keep", "pass"}) {
+      const core::EnvironmentOverride forced_prefetch(&core::Environment::decode_prefetch, prefetch);
+      problem.poison();
+      forward(problem.attention, problem.forward);
+      const std::vector<double> values = reference::values(problem.forward.out);
+      if (out.empty()) out = values, lse = reference::values(problem.forward.lse);
+      ASSERT_EQ(values.size(), out.size());
+      // Bytes, because some are NaN.
+      EXPECT_EQ(std::memcmp(values.data(), out.data(), out.size() * sizeof(double)), 0) << prefetch;
+      EXPECT_EQ(reference::values(problem.forward.lse), lse) << prefetch;
+    }
+  }
+}
+
+TEST(DecodePrefetch, KeepsOrPasses) {
+  const ForceKernel forced(kKernel);
+  Case problem({.batch = 1, .q_length = 1, .k_length = 64, .q_heads = 1, .kv_heads = 1});
+  for (const char* wrong : {"", "nta", "Keep", "pass "}) {
+    const core::EnvironmentOverride prefetch(&core::Environment::decode_prefetch, wrong);
+    try {
+      forward(problem.attention, problem.forward);
+      ADD_FAILURE() << "accepted '" << wrong << "'";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find("TESSERA_DECODE_PREFETCH"), std::string::npos) << error.what();
     }
   }
 }

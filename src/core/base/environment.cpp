@@ -22,6 +22,7 @@ Environment read() {
   return {.kernel = variable("TESSERA_KERNEL"),
           .target = variable("TESSERA_TARGET"),
           .block_k = variable("TESSERA_BLOCK_K"),
+          .decode_prefetch = variable("TESSERA_DECODE_PREFETCH"),
           .lazy_maximum = variable("TESSERA_LAZY_MAXIMUM")};
 }
 

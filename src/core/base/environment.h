@@ -15,6 +15,8 @@ struct Environment {
       target;  // TESSERA_TARGET: the CPU kernels' instruction set (cpu/machine/target.h)
   std::optional<std::string> block_k;  // TESSERA_BLOCK_K: keys per step of cpu.flash2
   std::optional<std::string>
+      decode_prefetch;  // TESSERA_DECODE_PREFETCH: how cpu.decode fetches (cpu/machine/reading.h)
+  std::optional<std::string>
       lazy_maximum;  // TESSERA_LAZY_MAXIMUM: GPU forward without the speculative maximum
 
   friend bool operator==(const Environment&, const Environment&) = default;

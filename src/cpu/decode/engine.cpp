@@ -243,7 +243,7 @@ class DecodeTask {
   Prefetch rows_of_step(const core::View& view, std::int64_t dim, const Step& step) const {
     if (step.index >= end_step_) return {};
     const core::Interval keys = keys_of(step);
-    return Prefetch(key_row(view, step.head, keys.begin), dim, view.row_stride, keys.length());
+    return Prefetch(key_row(view, step.head, keys.begin), dim, view.row_stride, keys.length(), plan_.passing);
   }
 
   Prefetch share_of_rows(const core::View& view, std::int64_t dim, const Step& step) const {
@@ -252,7 +252,7 @@ class DecodeTask {
     const std::int64_t count = keys.length();
     const std::int64_t begin = step.head * count / heads_, end = (step.head + 1) * count / heads_;
     return Prefetch(key_row(view, 0, keys.begin + begin), (heads_ - 1) * view.head_stride + dim,
-                    view.row_stride, end - begin);
+                    view.row_stride, end - begin, plan_.passing);
   }
 
   // Whether the heads of the task fill the rows of all keys.
@@ -273,18 +273,35 @@ class DecodeTask {
 
   // s = q k for the rows, a block of them at a time; the first one fetches what comes next.
   void multiply_qk(const Step& step, const core::Interval& keys, Prefetch& ahead) {
-    const Keys<T> k{key_row(p_.k, step.head, keys.begin), p_.k.row_stride, keys.length()};
     for_each_computed_block([&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
-      A* s = t_.s + r * plan_.step_keys;
+      const core::Interval seen = keys_seen_by(r, kCount, keys);
+      const Keys<T> k{key_row(p_.k, step.head, seen.begin), p_.k.row_stride, seen.length()};
+      A* s = t_.s + r * plan_.step_keys + (seen.begin - keys.begin);
       if constexpr (kHasBf16) {
         if (dot_) {
           return score_rows_bf16<kCount>(k, p_.qk_dim, bf16_query(step.head, r), static_cast<float>(p_.scale),
                                          s, plan_.step_keys, ahead);
         }
       }
-      score_rows<kCount>(k, qk_, query(step.head, r), s, plan_.step_keys, ahead);
+      if constexpr (kCanReread<T>) {
+        if (plan_.reread) {
+          return score_rows<kCount, true>(k, qk_, query(step.head, r), s, plan_.step_keys, ahead);
+        }
+      }
+      score_rows<kCount, false>(k, qk_, query(step.head, r), s, plan_.step_keys, ahead);
     });
+  }
+
+  // The part of `keys` outside which the band hides every key from rows [r, r + count). It begins
+  // with a whole register block.
+  core::Interval keys_seen_by(std::int64_t r, std::int64_t count, const core::Interval& keys) const {
+    if (all_seen_) return keys;
+    const std::int64_t i = r % s_.q_length;
+    const bool one_head = i + count <= s_.q_length;
+    const core::VisibleRange seen = core::visible_part(
+        s_.band, one_head ? core::Interval{i, i + count} : core::Interval{0, s_.q_length}, keys);
+    return {seen.begin - (seen.begin - keys.begin) % kScores<A>, seen.end};
   }
 
   // Scores of a row become probabilities: features, mask, online softmax, dropout.
@@ -296,8 +313,13 @@ class DecodeTask {
       score_row<A>(HeadView(p_, s_.index, q_head(step.head, r)), i, keys, s, nullptr,
                    core::kMinusInfinity<A>);
     }
-    for (std::int64_t x = count; x % lanes<A>() != 0; ++x) s[x] = core::kMinusInfinity<A>;
-    if (!all_seen_) hide(step, keys, r, s);
+    if (!all_seen_) {
+      const core::VisibleRange seen = core::visible_part(s_.band, {i, i + 1}, keys);
+      hide_outside(s, count, seen.begin - keys.begin, seen.end - keys.begin);
+      if (p_.blocks || p_.has_visible) hide_masked(step, keys, r, s);
+    } else if (count % lanes<A>() != 0) {
+      hide_outside(s, count, 0, count);
+    }
     t_.alpha[r] = online_softmax(s, count, rows.maximum[r], rows.sum[r]);
     if (p_.dropout) dropout_row(HeadView(p_, s_.index, q_head(step.head, r)), i, keys, s);
   }
@@ -313,8 +335,8 @@ class DecodeTask {
     return all;
   }
 
-  // Scores become -inf where the row does not see the key.
-  void hide(const Step& step, const core::Interval& keys, std::int64_t r, A* s) const {
+  // Scores become -inf where the block mask or the boolean mask hides the key.
+  void hide_masked(const Step& step, const core::Interval& keys, std::int64_t r, A* s) const {
     const std::int64_t i = r % s_.q_length;
     std::int64_t at = keys.begin;
     auto hide_until = [&](std::int64_t until) {
@@ -341,11 +363,14 @@ class DecodeTask {
   // o = alpha o + p v, a block of rows at a time.
   void multiply_pv(const Step& step, const core::Interval& keys, const PartialRows<A>& rows, Prefetch& ahead,
                    bool skip_zeros) {
-    const Keys<T> v{key_row(p_.v, step.head, keys.begin), p_.v.row_stride, keys.length()};
     for_each_computed_block([&](auto count, std::int64_t r) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
-      const ValueBlock<A> block{t_.s + r * plan_.step_keys, plan_.step_keys, t_.alpha + r,
-                                rows.out + r * plan_.padded_v_dim, plan_.padded_v_dim};
+      // A product of bf16 rounds differently where it skips zeros: then all rows take all keys.
+      const core::Interval seen = dot_ || skip_zeros ? keys : keys_seen_by(r, kCount, keys);
+      const Keys<T> v{key_row(p_.v, step.head, seen.begin), p_.v.row_stride, seen.length()};
+      const A* p = t_.s + r * plan_.step_keys + (seen.begin - keys.begin);
+      const ValueBlock<A> block{p, plan_.step_keys, t_.alpha + r, rows.out + r * plan_.padded_v_dim,
+                                plan_.padded_v_dim};
       if (skip_zeros) return add_values_skipping_zeros<kCount>(v, v_, block);
       if constexpr (kHasBf16) {
         if (dot_) {
@@ -353,7 +378,10 @@ class DecodeTask {
           return add_values_bf16<kCount>(v, p_.v_dim, block, ahead);
         }
       }
-      add_values<kCount>(v, v_, block, ahead);
+      if constexpr (kCanReread<T>) {
+        if (plan_.reread) return add_values<kCount, true>(v, v_, block, ahead);
+      }
+      add_values<kCount, false>(v, v_, block, ahead);
     });
   }
 
@@ -387,14 +415,20 @@ void merge_rows(const core::Problem& p, const DecodePlan& plan, std::int64_t ind
   const core::Sequence s = core::sequence(p, sequence);
   const std::int64_t splits = (s.k_length + plan.split_keys - 1) / plan.split_keys;
   const Slots<A> slots(p.v_dim);
-  alignas(64) A row[256 + hn::MaxLanes(Tag<A>())];
+  alignas(64) A merged[256 + hn::MaxLanes(Tag<A>())];
   for (std::int64_t r = 0; r < s.q_length * p.group(); ++r) {
     A largest = std::numeric_limits<A>::lowest(), sum = 0;
-    for (std::int64_t x = 0; x < splits; ++x) {
-      largest = std::max(largest, PartialRows<A>(p, plan, partials, sequence, kv_head, x).maximum[r]);
+    A* row = merged;
+    if (splits == 1) {
+      const PartialRows<A> whole(p, plan, partials, sequence, kv_head, 0);
+      largest = whole.maximum[r], sum = whole.sum[r], row = whole.out + r * plan.padded_v_dim;
+    } else {
+      for (std::int64_t x = 0; x < splits; ++x) {
+        largest = std::max(largest, PartialRows<A>(p, plan, partials, sequence, kv_head, x).maximum[r]);
+      }
+      std::memset(row, 0, static_cast<std::size_t>(slots.padded()) * sizeof(A));
     }
-    std::memset(row, 0, static_cast<std::size_t>(slots.padded()) * sizeof(A));
-    for (std::int64_t x = 0; x < splits; ++x) {
+    for (std::int64_t x = 0; splits > 1 && x < splits; ++x) {
       const PartialRows<A> part(p, plan, partials, sequence, kv_head, x);
       const A weight = std::exp(part.maximum[r] - largest);
       sum += weight * part.sum[r];

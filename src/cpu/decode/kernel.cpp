@@ -30,6 +30,7 @@ struct Decision {
   DecodePlan plan{};
   std::int64_t tasks = 0;
   std::size_t worker_bytes = 0;  // of each worker, behind the partial results
+  int mergers = 1;               // workers that are worth waking for merging them
 };
 
 // All queries of a head are one group of the boolean mask's summary.
@@ -48,12 +49,14 @@ std::optional<core::Choice> choose_decode(const core::Problem& p, int workers, c
 core::Choice choose_decode(const core::Problem& p, int workers, Target target) {
   Decision d{.target = target_for_type(target, p.dtype)};
   d.ops = engine(d.target).decode;
-  d.plan = decode_plan(p, d.target, d.ops->lanes(p.dtype), workers);
+  d.plan = decode_plan(p, d.target, d.ops->lanes(p.dtype), workers, reading());
   d.tasks = task_count(p, d.plan);
   d.worker_bytes = d.ops->worker_bytes(p, d.plan);
   const int useful = static_cast<int>(std::clamp<std::int64_t>(d.tasks, 1, workers));
   Arena partials;
   take_partials(partials, p, d.plan);
+  constexpr std::size_t kBytesPerMerger = 256 << 10;
+  d.mergers = static_cast<int>(std::min<std::size_t>(1 + partials.used() / kBytesPerMerger, 1 << 12));
   return {.block_q = d.plan.rows,
           .block_k = d.plan.step_keys,
           .workspace_bytes = core::workspace_bytes(
@@ -110,7 +113,7 @@ void run_decode(const core::Problem& p, const core::Choice& choice, const core::
     }
   });
   if (plan.split_tasks == 1) return;
-  parallel_for(*resources.executor, choice.workers, p.batch * p.kv_heads,
+  parallel_for(*resources.executor, std::min(choice.workers, d.mergers), p.batch * p.kv_heads,
                [&](std::int64_t index, int) { d.ops->merge(p, plan, index, partials); });
 }
 

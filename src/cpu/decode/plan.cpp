@@ -30,12 +30,15 @@ constexpr std::int64_t kBf16Lanes = 32;
 // Tasks per worker: they make up for workers of unequal speed.
 constexpr std::int64_t kTasksPerWorker = 8;
 
+std::int64_t key_bytes(const core::Problem& p) {
+  return (p.qk_dim + p.v_dim) * static_cast<std::int64_t>(size_of(p.dtype));
+}
+
 // The largest power of two from `least` to `most` whose K and V fit into `bytes`: steps then divide
 // splits.
 std::int64_t keys_within(const core::Problem& p, std::int64_t bytes, std::int64_t least, std::int64_t most) {
-  const std::int64_t key_bytes = (p.qk_dim + p.v_dim) * static_cast<std::int64_t>(size_of(p.dtype));
   std::int64_t keys = least;
-  while (keys < most && 2 * keys * key_bytes <= bytes) keys *= 2;
+  while (keys < most && 2 * keys * key_bytes(p) <= bytes) keys *= 2;
   return keys;
 }
 
@@ -47,7 +50,8 @@ bool heads_side_by_side(const core::View& view) {
 
 }  // namespace
 
-DecodePlan decode_plan(const core::Problem& p, Target target, std::int64_t lanes, int workers) {
+DecodePlan decode_plan(const core::Problem& p, Target target, std::int64_t lanes, int workers,
+                       const Reading& reading) {
   DecodePlan plan;
   plan.rows = rows_per_head(p);
   // SVE's vectors may be longer than the 16 accumulators that suffice elsewhere.
@@ -63,6 +67,8 @@ DecodePlan decode_plan(const core::Problem& p, Target target, std::int64_t lanes
   while (plan.task_heads > 1 && p.batch * plan.splits * (p.kv_heads / plan.task_heads) < workers) {
     plan.task_heads = (plan.task_heads + 1) / 2;
   }
+  plan.passing = reading.passing;
+  plan.reread = p.batch * p.kv_heads * p.k_length * key_bytes(p) > reading.cached_bytes;
   plan.head_tasks = (p.kv_heads + plan.task_heads - 1) / plan.task_heads;
   const std::int64_t whole = std::max<std::int64_t>(p.batch * plan.head_tasks, 1);
   const std::int64_t wanted = std::min(plan.splits, (kTasksPerWorker * workers + whole - 1) / whole);

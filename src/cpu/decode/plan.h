@@ -6,6 +6,7 @@
 
 #include "core/problem.h"
 #include "cpu/machine/arena.h"
+#include "cpu/machine/reading.h"
 #include "cpu/machine/target.h"
 
 namespace tessera::cpu {
@@ -24,10 +25,14 @@ struct DecodePlan {
   std::int64_t rows = 0;          // queries that share a key/value head: group * longest q_length
   std::int64_t padded_v_dim = 0;  // elements of a row of a partial output: whole vectors
   bool bf16_dot = false;          // products of bf16 by vdpbf16ps
+  bool passing = false;           // prefetched lines are the first to leave the caches
+  bool reread = false;            // products read operands again (read_again)
 };
 
-// The plan for `workers` workers, on a target with `lanes` accumulators in a vector.
-DecodePlan decode_plan(const core::Problem& p, Target target, std::int64_t lanes, int workers);
+// The plan for `workers` workers, on a target with `lanes` accumulators in a vector. How memory is
+// read changes no bit of the results.
+DecodePlan decode_plan(const core::Problem& p, Target target, std::int64_t lanes, int workers,
+                       const Reading& reading);
 
 // Tasks of all sequences.
 std::int64_t task_count(const core::Problem& p, const DecodePlan& plan);

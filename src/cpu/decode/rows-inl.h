@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/online_softmax.h"
 #include "cpu/flash2/vector/vector-inl.h"
 
 // clang-format off
@@ -95,9 +96,14 @@ class Slots {
   std::int64_t count_;
 };
 
-// Fetches a line to the second-level cache. Fetching to the first one is much slower: there the
-// line waits in one of few miss buffers.
-HWY_INLINE void fetch_line(const void* address) { __builtin_prefetch(address, 0, 2); }
+// Fetches `Lines` lines to the second-level cache. Fetching to the first one is much slower: there
+// a line waits in one of few miss buffers. `Passing` lines are the first to leave the caches again
+// (Reading, cpu/machine/reading.h).
+template <int Lines, bool Passing>
+HWY_INLINE void fetch_lines(const char* address) {
+#pragma GCC unroll 16
+  for (int i = 0; i < Lines; ++i) __builtin_prefetch(address + i * 64, 0, Passing ? 0 : 2);
+}
 
 // The lines of rows that are needed soon, fetched a few at a time in the order of their addresses.
 class Prefetch {
@@ -106,12 +112,13 @@ class Prefetch {
 
   // `rows` rows of `dim` elements.
   template <typename T>
-  Prefetch(const T* first, std::int64_t dim, std::int64_t stride, std::int64_t rows)
+  Prefetch(const T* first, std::int64_t dim, std::int64_t stride, std::int64_t rows, bool passing)
       : at_(reinterpret_cast<const char*>(first)),
         row_lines_((dim * static_cast<std::int64_t>(sizeof(T)) + kLine - 1) / kLine),
         gap_(stride * static_cast<std::int64_t>(sizeof(T)) - row_lines_ * kLine),
         row_left_(row_lines_),
-        rows_left_(rows) {}
+        rows_left_(rows),
+        passing_(passing) {}
 
   // Fetches one line of every page of the rows: when their lines are needed, the translation is
   // known and no prefetch waits for it.
@@ -120,7 +127,7 @@ class Prefetch {
     const std::int64_t stride = gap_ + row_lines_ * kLine;
     const std::int64_t rows_per_page = stride > 0 ? std::max<std::int64_t>(kPage / stride, 1) : 1;
     for (std::int64_t r = 0; r < rows_left_; r += rows_per_page) {
-      for (std::int64_t at = 0; at < row_lines_ * kLine; at += kPage) fetch_line(at_ + r * stride + at);
+      for (std::int64_t at = 0; at < row_lines_ * kLine; at += kPage) fetch<1>(at_ + r * stride + at);
     }
   }
 
@@ -130,12 +137,11 @@ class Prefetch {
   HWY_INLINE void lines() {
     if (rows_left_ == 0) return;
     if (HWY_LIKELY(row_left_ >= Lines)) {
-#pragma GCC unroll 16
-      for (int i = 0; i < Lines; ++i) fetch_line(at_ + i * kLine);
+      fetch<Lines>(at_);
       at_ += Lines * kLine;
       row_left_ -= Lines;
     } else {
-      for (; row_left_ > 0; --row_left_, at_ += kLine) fetch_line(at_);
+      for (; row_left_ > 0; --row_left_, at_ += kLine) fetch<1>(at_);
     }
     if (row_left_ > 0) return;
     row_left_ = row_lines_;
@@ -144,18 +150,26 @@ class Prefetch {
   }
 
  private:
+  template <int Lines>
+  HWY_INLINE void fetch(const char* address) const {
+    if (passing_) fetch_lines<Lines, true>(address);
+    else fetch_lines<Lines, false>(address);
+  }
+
   static constexpr std::int64_t kLine = 64;
   const char* at_ = nullptr;
   std::int64_t row_lines_ = 1;
   std::int64_t gap_ = 0;
   std::int64_t row_left_ = 1;
   std::int64_t rows_left_ = 0;
+  bool passing_ = false;
 };
 
 // Makes the compiler read again what lies behind the pointer. Products then take one operand from
 // the first-level cache each time, although a register would hold it. With busy load pipes fp32
-// reads memory a third faster in (batch, sequence, heads, head_dim) on Zen 4, probably because
-// prefetches do not come in bursts (docs/notebook/cpu.md).
+// reads memory faster in (batch, sequence, heads, head_dim), by a third on Zen 4 and a sixth on
+// Zen 5, probably because prefetches do not come in bursts (docs/notebook/cpu.md). Where K and V
+// lie in the caches it costs up to a fifth: DecodePlan::reread.
 template <typename T>
 HWY_INLINE void read_again([[maybe_unused]] const T*& from) {
 #if HWY_TARGET == HWY_AVX3 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
@@ -163,9 +177,9 @@ HWY_INLINE void read_again([[maybe_unused]] const T*& from) {
 #endif
 }
 
-// Whether P V reads values again for each row: only where they need no conversion.
+// Whether there is code that reads operands again: only where they need no conversion.
 template <typename T>
-inline constexpr bool kRereadValues = (HWY_TARGET == HWY_AVX3) && std::is_same_v<T, core::Accumulator<T>>;
+inline constexpr bool kCanReread = (HWY_TARGET == HWY_AVX3) && std::is_same_v<T, core::Accumulator<T>>;
 
 // Cache lines of `count` elements: as many are fetched for the next step where as many are used.
 template <typename T>
@@ -269,7 +283,7 @@ HWY_INLINE void store_sums_of_lanes(const Line<A, Count>& x, A* to) {
 
 // s[r][j] = q[r] . k[j] for Rows rows of queries and all keys; s has room for whole vectors of
 // keys.
-template <int Rows, typename T, typename A>
+template <int Rows, bool Reread, typename T, typename A>
 HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* HWY_RESTRICT q,
                              A* HWY_RESTRICT s, std::int64_t s_row, Prefetch& prefetch) {
   const Tag<A> d;
@@ -289,7 +303,7 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
 #pragma GCC unroll 16
       for (int x = 0; x < kKeys; ++x) {
         const Vector<A> element = load(key[x]);
-        read_again(line);
+        if constexpr (Reread) read_again(line);
 #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
           sum[r * kKeys + x] = hn::MulAdd(element, hn::Load(d, line + r * q_row), sum[r * kKeys + x]);
@@ -313,6 +327,20 @@ HWY_NOINLINE void score_rows(const Keys<T>& k, const Slots<A>& slots, const A* H
 }
 
 // ---- between the products -----------------------------------------------------------------------
+
+// Scores outside [begin, end) become -inf, to the end of the last of the vectors that hold `count`
+// scores.
+template <typename A>
+HWY_INLINE void hide_outside(A* s, std::int64_t count, std::int64_t begin, std::int64_t end) {
+  const Tag<A> d;
+  const Vector<A> first = hn::Set(d, static_cast<A>(begin)), last = hn::Set(d, static_cast<A>(end));
+  const Vector<A> hidden = hn::Set(d, core::kMinusInfinity<A>);
+  for (std::int64_t x = 0; x < count; x += lanes<A>()) {
+    const Vector<A> index = hn::Iota(d, static_cast<A>(x));
+    const auto seen = hn::And(hn::Ge(index, first), hn::Lt(index, last));
+    hn::StoreU(hn::IfThenElse(seen, hn::LoadU(d, s + x), hidden), d, s + x);
+  }
+}
 
 // Scores become exp(score - maximum), with the maximum raised to the largest of them; the sum
 // grows. Returns the factor for what was accumulated before. Lanes past `count` must be -inf.
@@ -358,7 +386,7 @@ inline constexpr int kAccumulators = 8;
 #endif
 
 // out = alpha out + p v for the slots [x, x + Vectors) of Rows rows.
-template <int Rows, int Vectors, bool Short, typename T, typename A>
+template <int Rows, int Vectors, bool Short, bool Reread, typename T, typename A>
 HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int64_t x,
                               const ValueBlock<A>& block, Prefetch& prefetch) {
   const Tag<A> d;
@@ -378,8 +406,8 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
     TESSERA_LINE(A, value, Vectors);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
-      if (r == 0 || kRereadValues<T>) {
-        read_again(row);
+      if (r == 0 || Reread) {
+        if constexpr (Reread) read_again(row);
 #pragma GCC unroll 8
         for (int c = 0; c < Vectors; ++c) {
           if constexpr (Short) value[c] = slots.load_short(row);
@@ -404,22 +432,22 @@ HWY_NOINLINE void add_columns(const Keys<T>& v, const Slots<A>& slots, std::int6
 }
 
 // out = alpha out + p v for Rows rows.
-template <int Rows, typename T, typename A>
+template <int Rows, bool Reread, typename T, typename A>
 HWY_INLINE void add_values(const Keys<T>& v, const Slots<A>& slots, const ValueBlock<A>& block,
                            Prefetch& ahead) {
   constexpr int kVectors = std::min(8, kAccumulators / (Rows == 3 ? 4 : Rows));
-  if (slots.shorter_than_a_vector()) return add_columns<Rows, 1, true>(v, slots, 0, block, ahead);
+  if (slots.shorter_than_a_vector()) return add_columns<Rows, 1, true, false>(v, slots, 0, block, ahead);
   std::int64_t x = 0;
   for (; x + kVectors <= slots.count(); x += kVectors) {
-    add_columns<Rows, kVectors, false>(v, slots, x, block, ahead);
+    add_columns<Rows, kVectors, false, Reread>(v, slots, x, block, ahead);
   }
   if constexpr (kVectors > 4) {
-    for (; x + 4 <= slots.count(); x += 4) add_columns<Rows, 4, false>(v, slots, x, block, ahead);
+    for (; x + 4 <= slots.count(); x += 4) add_columns<Rows, 4, false, Reread>(v, slots, x, block, ahead);
   }
   if constexpr (kVectors > 2) {
-    for (; x + 2 <= slots.count(); x += 2) add_columns<Rows, 2, false>(v, slots, x, block, ahead);
+    for (; x + 2 <= slots.count(); x += 2) add_columns<Rows, 2, false, Reread>(v, slots, x, block, ahead);
   }
-  for (; x < slots.count(); ++x) add_columns<Rows, 1, false>(v, slots, x, block, ahead);
+  for (; x < slots.count(); ++x) add_columns<Rows, 1, false, Reread>(v, slots, x, block, ahead);
 }
 
 // As add_values without the terms in which p is 0, where the value may be NaN or infinite.

@@ -19,6 +19,39 @@ namespace {
 // A worker that takes this much longer than the caller has no CPU of its own.
 constexpr std::chrono::microseconds kPatience{200};
 
+// Tells the core that this thread waits.
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Looks until `done` or until the deadline; returns whether `done`.
+template <typename Done>
+bool spin_until(std::chrono::steady_clock::time_point deadline, const Done& done) {
+  constexpr int kLooks = 16;  // between two looks at the clock
+  do {
+    for (int look = 0; look < kLooks; ++look) {
+      if (done()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return done();
+}
+
+// The lock, which other threads hold for less than a microsecond: sleeping until then takes longer.
+std::unique_lock<std::mutex> lock_soon(std::mutex& mutex) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (int attempt = 0; attempt < 64 && !lock.owns_lock(); ++attempt) {
+    pause_briefly();
+    lock.try_lock();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
+}
+
 constinit core::Lazy<ThreadPool> process_pool;
 
 // The work to do when this code is loaded and when it is unloaded, with a plugin or at the exit of
@@ -89,21 +122,28 @@ void ThreadPool::run(int workers, void (*body)(void* context, int worker), void*
   }
   Job job{body, context, 1, workers};  // the caller takes worker 0
   {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_soon(mutex_);
     grow(workers - 1);
     place(job);
     add(job);
   }
+  ++jobs_added_;  // not under the lock, which threads that see it take next
   job_added_.notify_all();
 
   for (int worker = 0; worker < workers;) {
     body(context, worker);
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_soon(mutex_);
     worker = job.next_worker < workers ? job.next_worker++ : workers;
+    if (worker == workers) remove(job);
   }
+  wait_for_workers(job);
+}
+
+// Returns when no thread of the pool works on a job that is not in the list any more.
+void ThreadPool::wait_for_workers(Job& job) {
+  const auto done = [&] { return job.running.load(std::memory_order_acquire) == 0; };
+  if (done() || (job.alone && spin_until(Clock::now() + kSpin, done))) return;
   std::unique_lock lock(mutex_);
-  remove(job);
-  const auto done = [&] { return job.running == 0; };
   if (!job_done_.wait_for(lock, kPatience, done)) {
     release(job);
     job_done_.wait(lock, done);
@@ -134,9 +174,14 @@ void ThreadPool::grow(int threads) {
 // left to Linux, which knows the other load.
 void ThreadPool::place(Job& job) {
   job.helpers = static_cast<int>(workers_.size());
+  job.added = Clock::now();
   const int here = sched_getcpu();
   if (here < 0 || sched_getaffinity(0, sizeof job.cpus, &job.cpus) != 0) return;
-  const bool one_each = job.workers >= CPU_COUNT(&job.cpus);
+  const int cpus_of_caller = CPU_COUNT(&job.cpus);
+  job.alone =
+      jobs_ == nullptr && job.workers <= std::min(cpus_of_caller, available_cores()) &&
+      std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.job != nullptr; });
+  const bool one_each = job.workers >= cpus_of_caller;
   if (one_each) job.helpers = job.workers - 1;
   int spare = CPU_SETSIZE - 1;  // the last CPU, for the thread whose own is the caller's
   while (CPU_ISSET(spare, &job.cpus) == 0) --spare;
@@ -167,27 +212,44 @@ void ThreadPool::confine(Worker& worker, const cpu_set_t& cpus) {
   if (pthread_setaffinity_np(worker.thread.native_handle(), sizeof cpus, &cpus) == 0) worker.cpus = cpus;
 }
 
+// A thread without a job looks for one for kSpin if that is how soon the last one came.
 void ThreadPool::work(int thread) {
   const auto index = static_cast<std::size_t>(thread);
   pthread_setname_np(pthread_self(), ("tessera-" + std::to_string(thread + 1)).c_str());
-  std::unique_lock lock(mutex_);
-  while (true) {
-    Job* job = jobs_;
-    while (job != nullptr && (job->next_worker == job->workers || thread >= job->helpers)) job = job->next;
+  Clock::time_point idle_since{};
+  bool spins = false;
+  auto lock = lock_soon(mutex_);
+  while (!retired_) {
+    Job* const job = open_job(thread);
+    if (job == nullptr && spins) {
+      const std::uint32_t known = jobs_added_;
+      lock.unlock();
+      spins = spin_until(idle_since + kSpin, [&] { return jobs_added_ != known; });
+      lock = lock_soon(mutex_);
+      continue;
+    }
     if (job == nullptr) {
-      if (retired_) return;
       job_added_.wait(lock);
       continue;
     }
     const int worker = job->next_worker++;
     ++job->running;
     workers_[index].job = job;
+    spins = job->alone && job->added < idle_since + kSpin;
     lock.unlock();
     job->body(job->context, worker);
-    lock.lock();
+    idle_since = Clock::now();
+    lock = lock_soon(mutex_);
     workers_[index].job = nullptr;
-    if (--job->running == 0) job_done_.notify_all();
+    if (--job->running == 0) job_done_.notify_all();  // the caller may return: the job is gone
   }
+}
+
+// The first job that has a number for this thread.
+ThreadPool::Job* ThreadPool::open_job(int thread) const {
+  Job* job = jobs_;
+  while (job != nullptr && (job->next_worker == job->workers || thread >= job->helpers)) job = job->next;
+  return job;
 }
 
 void ThreadPool::add(Job& job) {

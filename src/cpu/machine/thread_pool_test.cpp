@@ -4,20 +4,25 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>  // NOLINT: <csignal> has no masks
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>  // NOLINT: <ctime> has no clocks of threads
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cpu/machine/cores.h"
 #include "cpu/machine/parallel_for.h"
 
 namespace tessera::cpu {
@@ -174,6 +179,81 @@ TEST(ThreadPool, ACallOnSomeCpusLeavesTheChoiceToLinux) {
     GTEST_SKIP() << "two threads on some of the CPUs: needs three CPUs, this process has " << count;
   EXPECT_EQ(cpus_of_workers(pool, count).size(), static_cast<std::size_t>(count - 1));
   for (const cpu_set_t& cpus : cpus_of_workers(pool, count - 1)) EXPECT_TRUE(CPU_EQUAL(&cpus, &allowed));
+}
+
+// CPU time of this thread, in microseconds.
+double cpu_time_of_this_thread() {
+  timespec time{};
+  EXPECT_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
+  return 1e6 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_nsec);
+}
+
+// What the pool's thread did between the first and the last of `calls` calls with two workers,
+// which `between` separates.
+struct BetweenCalls {
+  double cpu_time = 0;  // microseconds
+  long sleeps = 0;
+};
+
+template <typename Between>
+BetweenCalls between_calls(int calls, const Between& between) {
+  ThreadPool pool;
+  BetweenCalls first, last;
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int call = 0; call < calls; ++call) {
+    std::barrier both_here(2);
+    parallel_for(pool, 2, 2, [&](std::int64_t, int) {
+      both_here.arrive_and_wait();
+      if (std::this_thread::get_id() == caller) return;
+      rusage usage{};
+      EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+      last = {cpu_time_of_this_thread(), usage.ru_nvcsw};
+      if (call == 0) first = last;
+    });
+    between();
+  }
+  return {last.cpu_time - first.cpu_time, last.sleeps - first.sleeps};
+}
+
+TEST(ThreadPool, CallsInARowFindTheThreadsAwake) {
+  const cpu_set_t allowed = cpus_of_this_thread();
+  if (std::min(CPU_COUNT(&allowed), available_cores()) < 2)
+    GTEST_SKIP() << "this process may use one CPU only";
+  // Only some of the attempts: other processes may have the CPUs meanwhile.
+  long fewest = std::numeric_limits<long>::max();
+  for (int attempt = 0; attempt < 20 && fewest > 100; ++attempt) {
+    fewest = std::min(fewest, between_calls(200, [] {}).sleeps);
+  }
+  EXPECT_LE(fewest, 100) << "of 200 calls";
+}
+
+// The least CPU time that a call costs the pool's thread, of some attempts.
+template <typename Between>
+double cpu_time_of_a_call(const Between& between) {
+  constexpr int kCalls = 100, kAttempts = 20;
+  double least = std::numeric_limits<double>::max();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    least = std::min(least, between_calls(kCalls, between).cpu_time / (kCalls - 1));
+  }
+  return least;
+}
+
+constexpr double kSpinMicroseconds = std::chrono::duration<double, std::micro>(ThreadPool::kSpin).count();
+
+TEST(ThreadPool, ThreadsOfRareCallsSleepAtOnce) {
+  const auto pause = [] { std::this_thread::sleep_for(10 * ThreadPool::kSpin); };
+  EXPECT_LE(cpu_time_of_a_call(pause), 0.75 * kSpinMicroseconds) << "microseconds";
+}
+
+TEST(ThreadPool, NoThreadSpinsWhereThereIsOneCpu) {
+  const cpu_set_t allowed = cpus_of_this_thread();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const double found = cpu_time_of_a_call([] {});
+  ASSERT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
+  EXPECT_LE(found, 0.75 * kSpinMicroseconds) << "microseconds";
 }
 
 TEST(ThreadPool, ThreadsHaveNamesAndLeaveSignalsToOthers) {
