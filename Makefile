@@ -15,7 +15,7 @@ PYTHON ?= python3 # with a PyTorch for GPUs, for peers-gpu
 configure = test -f build/$(1)/build.ninja || cmake --preset $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test wheel test-arm64 test-gpu cuda-report bench asan tsan format lint docs clean fuzz peers-cpu peers-gpu
+.PHONY: help setup run build test wheel test-arm64 test-gpu test-gpu-model cuda-report bench asan tsan format lint docs clean fuzz peers-cpu peers-gpu
 
 help: ## list the targets
 	@printf 'usage: make <target>\n\n'
@@ -65,13 +65,17 @@ build: ## build the library and the command (release)
 	@$(call configure,release)
 	@cmake --build --preset release -j $(BUILD_JOBS)
 
-test: ## everything that this machine can test: release, Python, debug, Clang, sanitizers, libFuzzer, Arm in an emulator, format
+test: ## everything that this machine can test: release, Python, debug, Clang, sanitizers, libFuzzer, GPU kernels in a model, Arm in an emulator, format
 	@tools/setup python
-	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release debug clang asan tsan fuzz arm64 format
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests release debug clang asan tsan fuzz gpu-model arm64 format
 
 test-arm64: ## the whole suite for 64-bit Arm, NEON and SVE, in an emulator: slow
 	@tools/setup arm64
 	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests arm64-full
+
+test-gpu-model: ## every CUDA kernel on this machine, without a GPU: in the model of one
+	@tools/setup test
+	@BUILD_JOBS=$(BUILD_JOBS) tools/run-tests gpu-model-full
 
 test-gpu: ## every test that needs a GPU, with compute-sanitizer; keeps a summary; ARGS="..." adds options
 	@tools/setup python

@@ -4,6 +4,7 @@
 #include "cuda/baselines/delta.h"
 #include "cuda/baselines/minimal/launch.h"
 #include "cuda/baselines/standard/cublas.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/fp32/launch.h"
 #include "cuda/mma/forward/launch.h"
 #include "cuda/mma/forward/table.h"
@@ -85,7 +86,7 @@ std::span<const BiasGradientInstance> fma_bias_gradient() { return {}; }
 void (*delta_kernel())(DeltaArguments) { return nullptr; }
 }  // namespace fp32
 
-void row_delta(const core::Problem&, float*, void*) { launch(nullptr, "delta", 1, 1, 0, nullptr, nullptr); }
+void row_delta(const core::Problem&, float*, void*) { launch(KernelCall{}, "delta", 1, 1, 0, nullptr); }
 
 const std::string& cublas_missing() {
   static const std::string& reason =

@@ -14,6 +14,7 @@
 
 #include "cuda/common/host/context.h"
 #include "cuda/common/host/images.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 #include "cuda/common/host/memory.h"
 #include "cuda/fp32/config.h"
@@ -168,9 +169,10 @@ TEST_F(Gpu, NobodysErrorIsSwallowed) {
   cuda::synchronize(0);
 
   int argument = 0;
-  EXPECT_THROW(cuda::launch(reinterpret_cast<const void*>(&cuda::grid_limit), "no kernel", 1, 32, 0, nullptr,
-                            &argument),
-               Error);
+  EXPECT_THROW(
+      cuda::launch({.kernel = reinterpret_cast<const void*>(&cuda::grid_limit), .arguments = &argument},
+                   "no kernel", 1, 32, 0, nullptr),
+      Error);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
@@ -209,8 +211,8 @@ TEST_F(Gpu, NoGridWrapsRound) {
   int argument = 0;
   for (const std::int64_t grid : {std::int64_t{1} << 31, (std::int64_t{1} << 32) + 32}) {
     try {
-      cuda::launch(reinterpret_cast<const void*>(&cuda::grid_limit), "too many", grid, 32, 0, nullptr,
-                   &argument);
+      cuda::launch({.kernel = reinterpret_cast<const void*>(&cuda::grid_limit), .arguments = &argument},
+                   "too many", grid, 32, 0, nullptr);
       FAIL() << grid << " thread blocks were accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::device_failure);

@@ -15,6 +15,7 @@
 #include "core/base/float16.h"
 #include "core/philox.h"
 #include "cuda/common/host/device.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/tensor_map.h"
 #include "cuda/common/tile/layout.h"
 #include "cuda/sm90/backward/kernel.cuh"

@@ -215,8 +215,8 @@ class DecodeTask {
     const PartialRows<A> rows = partial(step.head, split);
     Prefetch during_qk, during_pv;
     if (!skip_zeros) plan_prefetches(step, ahead, during_qk, during_pv);
-    multiply_qk(step, keys, during_qk);
     all_seen_ = !masked_ || sees_all(step, keys);
+    multiply_qk(step, keys, during_qk);
     for (std::int64_t r = computed_.begin; r < computed_.end; ++r) finish_row(step, keys, r, rows);
     multiply_pv(step, keys, rows, during_pv, skip_zeros);
   }

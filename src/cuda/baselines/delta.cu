@@ -5,6 +5,7 @@
 
 #include "cuda/common/delta.cuh"
 #include "cuda/common/host/device.h"
+#include "cuda/common/host/launch.h"
 
 namespace tessera::cuda {
 namespace {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/copy.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/ptx/types.h"
 #include "cuda/common/tile/layout.h"
 
@@ -21,12 +22,14 @@ __device__ __forceinline__ std::uint32_t only_finite(std::uint32_t pair) {
   return pair;
 }
 
-// Clears one chunk of a tile in shared memory.
-template <ptx::Half16 Type>
+// Clears one chunk of a tile in shared memory. Together: another thread may be doing the same.
+template <ptx::Half16 Type, bool Together = false>
 __device__ __forceinline__ void clear_chunk(std::uint32_t chunk) {
-  const uint4 x = ptx::load_shared(chunk);
-  ptx::store_shared(chunk, uint4{only_finite<Type>(x.x), only_finite<Type>(x.y), only_finite<Type>(x.z),
-                                 only_finite<Type>(x.w)});
+  const uint4 x = Together ? ptx::load_shared_same(chunk) : ptx::load_shared(chunk);
+  const uint4 cleared{only_finite<Type>(x.x), only_finite<Type>(x.y), only_finite<Type>(x.z),
+                      only_finite<Type>(x.w)};
+  if constexpr (Together) ptx::store_shared_same(chunk, cleared);
+  else ptx::store_shared(chunk, cleared);
 }
 
 // Clears rows [first, last) of a tile of rows of Columns numbers, by the whole thread block of

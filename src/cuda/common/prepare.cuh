@@ -12,6 +12,7 @@
 #include "cuda/common/dq_sums.cuh"
 #include "cuda/common/engine.h"
 #include "cuda/common/features.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/rows.cuh"
 
 namespace tessera::cuda {
@@ -108,7 +109,8 @@ enum class SumsOf : int { flash2, hopper };
 template <Engine E, SumsOf Whose>
 __global__ void __launch_bounds__(kFinishThreads) backward_finish(const __grid_constant__ BackwardCall a) {
   constexpr SumsLayout kLayout = Whose == SumsOf::hopper ? SumsLayout::fours : kOwnLayout;
-  __shared__ __align__(1024) unsigned char staged[kFinishThreads / 32][16 * SharedTile<64>::kRowBytes];
+  using Staged = unsigned char[kFinishThreads / 32][16 * SharedTile<64>::kRowBytes];
+  Staged& staged = ptx::static_shared<Staged, QueryBlock, 1024>();
   const core::Problem& p = a.problem;
   const QueryBlock block(a);
   if (block.rows <= 0) return;

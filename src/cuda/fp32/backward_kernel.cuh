@@ -18,6 +18,7 @@
 
 #include "core/visibility.h"
 #include "cuda/common/instances.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/step_cursor.h"
 #include "cuda/fp32/config.h"
 #include "cuda/fp32/products.cuh"
@@ -368,8 +369,7 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_blocks)
     backward_kernel(const __grid_constant__ BackwardArguments a) {
   constexpr PassConfig C = Config::value;
-  extern __shared__ __align__(128) unsigned char shared[];
-  Backward<C> backward{a, a.problem, ptx::shared_address(shared), warp_index() * 16};
+  Backward<C> backward{a, a.problem, ptx::dynamic_shared_address<128>(), warp_index() * 16};
   backward.run();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/visibility.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/fp32/backward_kernel.cuh"
 
 namespace tessera::cuda::fp32 {
@@ -180,8 +181,7 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), 1)
     bias_gradient_kernel(const __grid_constant__ BiasGradientArguments a) {
   constexpr BiasGradientConfig C = Config::value;
-  extern __shared__ __align__(128) unsigned char shared[];
-  const std::uint32_t base = ptx::shared_address(shared);
+  const std::uint32_t base = ptx::dynamic_shared_address<128>();
   using Tile = SharedTile32<C.head_dim>;
   constexpr std::uint32_t kFactors = 2 * (C.block_q() + C.block_k) * Tile::kRowBytes;
   constexpr std::uint32_t kSums = kFactors + factors_per_row(C.multiply) * 2 * (C.block_q() + C.block_k) * 4;

@@ -16,6 +16,7 @@
 
 #include "core/visibility.h"
 #include "cuda/common/instances.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/step_cursor.h"
 #include "cuda/fp32/config.h"
 #include "cuda/fp32/products.cuh"
@@ -311,14 +312,11 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_blocks)
     forward_kernel(const __grid_constant__ ForwardArguments a) {
   constexpr ForwardConfig C = Config::value;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if constexpr (C.shared_memory() > kSharedMemoryBefore90) {
+  if constexpr (ptx::kBefore90 && C.shared_memory() > kSharedMemoryBefore90) {
     __trap();  // the host does not choose this instance for such a GPU
     return;
   }
-#endif
-  extern __shared__ __align__(128) unsigned char shared[];
-  const std::uint32_t base = ptx::shared_address(shared);
+  const std::uint32_t base = ptx::dynamic_shared_address<128>();
   using Tile = SharedTile32<C.head_dim>;
   constexpr std::uint32_t kFactors = C.rows() * Tile::kRowBytes;
   auto tile = [base](int row) {  // from a row of Q, K and V
@@ -329,8 +327,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
     forward.run();
   };
   if constexpr (Forward<C>::kSharedSource) {
-    __shared__ alignas(KeySource) unsigned char source[sizeof(KeySource)];
-    run(reinterpret_cast<KeySource&>(source));
+    run(ptx::static_shared<KeySource, Config>());
   } else {
     KeySource source;
     run(source);

@@ -33,6 +33,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/memory.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/fp32/backward_kernel.cuh"
 #include "cuda/fp32/exchange.cuh"
 
@@ -40,7 +41,7 @@ namespace tessera::cuda::fp32 {
 
 // Adds two neighbouring numbers to memory, at once where the GPU can.
 __device__ __forceinline__ void add_to_memory(float* to, float x, float y) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TESSERA_CUDA_ARCH >= 900
   ptx::add_two(to, x, y);
 #else
   atomicAdd(to, x);
@@ -324,18 +325,16 @@ template <typename Config>
 __global__ void __launch_bounds__(Config::value.threads(), 1)
     fused_backward_kernel(const __grid_constant__ BackwardArguments a) {
   constexpr FusedConfig C = Config::value;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if constexpr (C.shared_memory() > kSharedMemoryBefore90) {
+  if constexpr (ptx::kBefore90 && C.shared_memory() > kSharedMemoryBefore90) {
     __trap();  // the host does not choose this instance for such a GPU
     return;
   }
-#endif
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ alignas(16) unsigned char from[sizeof(typename FusedBackward<C>::Queries)];
-  FusedBackward<C> backward{{ptx::shared_address(shared), warp_index() / C.parts, warp_index() % C.parts},
-                            a,
-                            a.problem,
-                            *reinterpret_cast<typename FusedBackward<C>::Queries*>(from)};
+  using Queries = typename FusedBackward<C>::Queries;
+  FusedBackward<C> backward{
+      {ptx::dynamic_shared_address<128>(), warp_index() / C.parts, warp_index() % C.parts},
+      a,
+      a.problem,
+      ptx::static_shared<Queries, Config, 16>()};
   backward.run();
 }
 

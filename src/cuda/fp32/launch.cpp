@@ -7,6 +7,7 @@
 #include "core/base/text.h"
 #include "core/task_order.h"
 #include "core/visibility.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 #include "cuda/common/step_cursor.h"
 

@@ -23,14 +23,14 @@ struct RowPower {
 
  private:
   static TESSERA_HD std::uint32_t bits_of(float x) {
-#if defined(__CUDA_ARCH__)
+#if TESSERA_CUDA_ARCH > 0
     return __float_as_uint(x);
 #else
     return std::bit_cast<std::uint32_t>(x);
 #endif
   }
   static TESSERA_HD float float_of(std::uint32_t x) {
-#if defined(__CUDA_ARCH__)
+#if TESSERA_CUDA_ARCH > 0
     return __uint_as_float(x);
 #else
     return std::bit_cast<float>(x);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "cuda/baselines/flash1/backward_kernel.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 
 namespace tessera::cuda::flash1 {
 
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(Config::value.threads(), 1)
   constexpr int D = C.head_dim, kBlock = C.block, kKeys = C.keys(), N = kKeys / 8;
   static_assert(C.variant == V && C.stages == 1);
   using Shared = BackwardShared<C>;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  TESSERA_DYNAMIC_SHARED(unsigned char, 1024, shared);
 
   const core::Problem& p = a.problem;
   const bool one_row = p.bias_rows == 1;

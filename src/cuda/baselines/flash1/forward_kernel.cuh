@@ -24,6 +24,7 @@
 #include "core/visibility.h"
 #include "cuda/baselines/flash1/scores.cuh"
 #include "cuda/common/instances.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 
 namespace tessera::cuda::flash1 {
 
@@ -379,7 +380,7 @@ struct Forward {
 template <typename Used>
 __global__ void __launch_bounds__(Used::value.threads(), 1)
     flash1_forward_kernel(const __grid_constant__ Arguments arguments) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  TESSERA_DYNAMIC_SHARED(unsigned char, 1024, shared);
   Forward<Used::value>(arguments, shared).run();
 }
 

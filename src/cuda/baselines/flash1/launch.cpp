@@ -9,6 +9,7 @@
 #include "cuda/baselines/delta.h"
 #include "cuda/baselines/flash1/config.h"
 #include "cuda/common/host/arena.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 
 namespace tessera::cuda::flash1 {

@@ -26,6 +26,7 @@
 
 #include "core/online_softmax.h"
 #include "core/task_order.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda {
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kTile) kernel(const __grid_constant__ MinimalA
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t head = task.head, kv_head = p.kv_head(head);
 
-  extern __shared__ float shared[];
+  TESSERA_DYNAMIC_SHARED(float, alignof(float), shared);
   const SharedTile q{shared, qk_dim}, out{q.data + SharedTile::floats(qk_dim), v_dim};
   float* const step = out.data + SharedTile::floats(v_dim);
   const SharedTile keys{step, qk_dim}, values{step, v_dim};  // in the same place

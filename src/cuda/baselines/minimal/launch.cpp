@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 
 namespace tessera::cuda::minimal {

@@ -30,6 +30,7 @@
 #include "cuda/baselines/standard/cublas.h"
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/host/arena.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 
 namespace tessera::cuda::standard {
@@ -339,7 +340,7 @@ class Standard {
 
 struct Standard {
   Standard(const core::Problem& /*p*/, const core::Resources& /*resources*/, Fusion /*fusion*/) {}
-  void forward() const { launch(nullptr, "cuda.standard", 1, 1, 0, nullptr, nullptr); }
+  void forward() const { launch(KernelCall{}, "cuda.standard", 1, 1, 0, nullptr); }
   void backward() const { forward(); }
 };
 

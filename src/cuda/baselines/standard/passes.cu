@@ -1,6 +1,7 @@
 // The passes of cuda.standard over its matrices, element by element. A thread block of 128 threads
 // takes one row, or four if rows are short.
 #include "cuda/baselines/standard/row.cuh"
+#include "cuda/common/host/launch.h"
 
 namespace tessera::cuda::standard {
 namespace {

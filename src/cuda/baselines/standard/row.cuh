@@ -16,6 +16,7 @@
 #include "cuda/baselines/standard/passes.h"
 #include "cuda/common/exp.cuh"
 #include "cuda/common/host/device.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/step_cursor.h"
 
 namespace tessera::cuda::standard {
@@ -210,7 +211,8 @@ __device__ __forceinline__ float reduce(float x, Combine&& combine) {
   for (int step = 16; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(~0U, x, step));
   if constexpr (RowThreads > 32) {
     constexpr int kWarps = RowThreads / 32;
-    __shared__ float parts[kWarps];
+    using Parts = float[kWarps];
+    Parts& parts = ptx::static_shared<Parts, struct PartsOfRow>();
     __syncthreads();  // all threads have read the parts of the reduction before
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
     __syncthreads();

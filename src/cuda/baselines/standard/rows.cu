@@ -2,6 +2,8 @@
 // the matrices, except for the gradient of a bias. A thread block takes 64 rows of a head, a warp
 // one row at a time.
 #include "cuda/baselines/standard/row.cuh"
+#include "cuda/common/host/launch.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 
 namespace tessera::cuda::standard {
 namespace {
@@ -65,7 +67,8 @@ __global__ void __launch_bounds__(kThreads) bias_gradient_kernel(const __grid_co
       }
     }
   }
-  __shared__ float parts[kWarps][kWarp];
+  using Parts = float[kWarps][kWarp];
+  Parts& parts = ptx::static_shared<Parts, struct SumOfRows>();
   parts[warp][lane()] = sum;
   __syncthreads();
   if (warp != 0 || j >= p.k_length) return;

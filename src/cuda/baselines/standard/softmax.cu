@@ -2,6 +2,7 @@
 // threads, and written once, in the type of the tensors. The fused one takes the scores as Q K^T
 // left them and applies dropout to what it writes.
 #include "cuda/baselines/standard/row.cuh"
+#include "cuda/common/host/launch.h"
 
 namespace tessera::cuda::standard {
 

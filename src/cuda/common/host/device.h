@@ -1,5 +1,5 @@
 // One GPU as the kernels' launchers see it. What needs CUDA's headers is only there in builds with
-// CUDA; in others kernels can be chosen for an AssumedGpu, and `launch` throws.
+// CUDA; in others kernels can be chosen for an AssumedGpu.
 #pragma once
 
 #if TESSERA_HAVE_CUDA
@@ -51,26 +51,6 @@ class DeviceScope {
  private:
   [[maybe_unused]] bool pushed_ = false;
 };
-
-// When a kernel may begin: when its predecessors in the stream have ended, or (capability 9.0 on)
-// as soon as they let go of their multiprocessors. Then it has to wait by itself, before it touches
-// memory: ptx::await_predecessors.
-enum class Begin { after_predecessors, beside_predecessors };
-
-// Launches a kernel that takes one argument structure. Throws Error (device_failure) when the
-// launch is refused, also for more than kMostBlocks (limits.h) thread blocks: the kernel should
-// have declined the problem. Unsupported in builds without CUDA.
-void launch(const void* kernel, const char* name, std::int64_t grid, int threads, std::size_t shared_memory,
-            void* stream, void* arguments, Begin begin = Begin::after_predecessors);
-
-template <typename Arguments>
-void launch(void (*kernel)(Arguments), const char* name, std::int64_t grid, int threads,
-            std::size_t shared_memory, void* stream, Arguments arguments,
-            Begin begin = Begin::after_predecessors) {
-  if (grid == 0) return;
-  launch(reinterpret_cast<const void*>(kernel), name, grid, threads, shared_memory, stream, &arguments,
-         begin);
-}
 
 #if TESSERA_HAVE_CUDA
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high) {
   if constexpr (Type == Half16::bf16) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   } else {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800  // Turing has no conversion of pairs
+#if TESSERA_CUDA_ARCH > 0 && TESSERA_CUDA_ARCH < 800  // Turing has no conversion of pairs
     const __half2 pair = __floats2half2_rn(low, high);
     packed = *reinterpret_cast<const std::uint32_t*>(&pair);
 #else

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/base/host_device.h"
+
 namespace tessera::cuda::ptx {
 
 // 16-bit element types of the tensor cores.
@@ -30,10 +32,6 @@ enum class Mma : int { k8, k16 };
 
 // Whether this code is being compiled for a GPU before compute capability 9.0. Such GPUs have at
 // most 163 KB of shared memory for a thread block and no reductions of four numbers at once.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr bool kBefore90 = true;
-#else
-inline constexpr bool kBefore90 = false;
-#endif
+inline constexpr bool kBefore90 = TESSERA_CUDA_ARCH > 0 && TESSERA_CUDA_ARCH < 900;
 
 }  // namespace tessera::cuda::ptx

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/common/instances.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/mma/backward/query_kernel.cuh"
 
 namespace tessera::cuda::mma::backward {
@@ -57,9 +58,9 @@ template <typename Config>
 __global__ void __launch_bounds__(kBiasThreads, 1) backward_bias(const __grid_constant__ BackwardCall a) {
   constexpr Engine E = Config::value.engine;
   constexpr Variant V = Config::value.variant;
-  __shared__ __align__(1024) unsigned char shared[2 * kBiasTile * SharedTile<64>::kRowBytes];
-  __shared__ __align__(16) unsigned char tile_memory[sizeof(BiasTile)];
-  BiasTile& tile = *reinterpret_cast<BiasTile*>(tile_memory);
+  using Tiles = unsigned char[2 * kBiasTile * SharedTile<64>::kRowBytes];
+  Tiles& shared = ptx::static_shared<Tiles, Config, 1024>();
+  BiasTile& tile = ptx::static_shared<BiasTile, Config, 16>();
   const core::Problem& p = a.problem;
   const std::uint32_t base = ptx::shared_address(shared);
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16, lane = static_cast<int>(threadIdx.x) % 32;

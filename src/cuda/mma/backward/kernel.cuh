@@ -31,6 +31,7 @@
 
 #include "cuda/common/host/images.h"
 #include "cuda/common/instances.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/mma/backward/arguments.h"
 #include "cuda/mma/backward/step.cuh"
 
@@ -73,7 +74,7 @@ __device__ __forceinline__ void compute_key_tile(const BackwardCall& a) {
   constexpr Engine E = C.engine;
   using Shared = KeysMemory<C>;
   using Step = KeyTileStep<C>;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  TESSERA_DYNAMIC_SHARED(unsigned char, 1024, shared);
 
   const core::Problem& p = a.problem;
   KeyTile& tile = *reinterpret_cast<KeyTile*>(shared + Shared::kTile);

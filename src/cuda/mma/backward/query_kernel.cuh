@@ -15,6 +15,7 @@
 #include "cuda/common/instances.h"
 #include "cuda/common/non_finite.cuh"
 #include "cuda/common/ptx/opaque.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/rows.cuh"
 #include "cuda/common/visible.h"
 #include "cuda/mma/backward/arguments.h"
@@ -274,7 +275,7 @@ __global__ void __launch_bounds__(Config::value.threads(), Config::value.thread_
     backward_queries(const __grid_constant__ BackwardCall a) {
   constexpr QueriesConfig C = Config::value;
   using Work = QueryTileWork<C>;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  TESSERA_DYNAMIC_SHARED(unsigned char, 1024, shared);
   const core::Problem& p = a.problem;
   QueryTile& tile = *reinterpret_cast<QueryTile*>(shared + C.tile_bytes());
   if (!begin_query_tile<C>(a, tile)) return;

@@ -6,6 +6,7 @@
 
 #include "cuda/common/dq_sums.cuh"
 #include "cuda/common/non_finite.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/mma/backward/products.cuh"
 #include "cuda/mma/backward/schedule.cuh"
 #include "cuda/mma/backward/scores.cuh"
@@ -205,7 +206,7 @@ struct KeyTileStep {
   // one stays short.
   template <bool kMasked>
   __device__ __forceinline__ void compute() {
-    extern __shared__ __align__(1024) unsigned char shared[];
+    TESSERA_DYNAMIC_SHARED(unsigned char, 1024, shared);
     const QueryStep& step = walk.step;
     stage = step.stage * Shared::kStageBytes;
     const float* statistics =

@@ -33,6 +33,7 @@
 #include <type_traits>
 
 #include "cuda/common/instances.h"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/mma/forward/epilogue.cuh"
 #include "cuda/mma/forward/softmax.cuh"
 #include "cuda/mma/forward/tile.cuh"
@@ -43,10 +44,7 @@ namespace tessera::cuda::mma::forward {
 template <Config C>
 __device__ __forceinline__ QueryTile<C>::QueryTile(const Arguments& arguments)
     : a_(arguments),
-      shared_([] {
-        extern __shared__ __align__(128) unsigned char memory[];
-        return ptx::shared_address(memory);
-      }()),
+      shared_(ptx::dynamic_shared_address<128>()),
       lane_(static_cast<int>(threadIdx.x) % 32),
       warp_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kM) {
   const MatrixAddress by_row = row_operand(lane_), by_column = column_operand(lane_);
@@ -159,6 +157,7 @@ __device__ __forceinline__ int QueryTile<C>::count_failure() {
   const int failures = info().failures + 1;
   __syncwarp();
   if (lane_ == 0) info().failures = failures;
+  __syncwarp();  // search_step's votes do not order memory
   return failures;
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/common/dropout_columns.h"
 #include "cuda/common/features.cuh"
 #include "cuda/common/ptx/mma.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/step_cursor.h"
 #include "cuda/common/tile/shared_tile.cuh"
 #include "cuda/mma/forward/config.h"
@@ -180,8 +181,7 @@ class QueryTile {
 
   static_assert(C.warps <= kMostWarps);
   __device__ static TileInfo& info() {
-    __shared__ TileInfo memory[C.warps];
-    return memory[threadIdx.x / 32];
+    return ptx::static_shared<TileInfo[C.warps], QueryTile>()[threadIdx.x / 32];
   }
 
   const Arguments& a_;

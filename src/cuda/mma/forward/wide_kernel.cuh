@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx/mma.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/mma/forward/products.cuh"
 #include "cuda/mma/forward/tile_info.cuh"
 
@@ -76,8 +77,7 @@ class WideQueryTile {
     return p_tile(2).base + static_cast<std::uint32_t>(part * C.block_q() + r) * 4;
   }
   __device__ static TileInfo& info() {
-    __shared__ TileInfo memory[C.warps];
-    return memory[threadIdx.x / 32];
+    return ptx::static_shared<TileInfo[C.warps], WideQueryTile>()[threadIdx.x / 32];
   }
 
   const Arguments& a_;
@@ -93,10 +93,7 @@ class WideQueryTile {
 template <Config C>
 __device__ __forceinline__ WideQueryTile<C>::WideQueryTile(const Arguments& arguments)
     : a_(arguments),
-      shared_([] {
-        extern __shared__ __align__(128) unsigned char memory[];
-        return ptx::shared_address(memory);
-      }()),
+      shared_(ptx::dynamic_shared_address<128>()),
       lane_(static_cast<int>(threadIdx.x) % 32),
       part_(static_cast<int>(threadIdx.x) / 32 / (C.warps / 2)),
       warp_row_(static_cast<int>(threadIdx.x) / 32 % (C.warps / 2) * 16 * kM) {
@@ -272,6 +269,7 @@ __device__ __forceinline__ void WideQueryTile<C>::walk_keys(bool careful) {
       const int failures = info().failures + 1;
       __syncwarp();
       if (lane_ == 0) info().failures = failures;
+      __syncwarp();
       speculative.high = current - (C.block_k << min(failures, 16));
       issue_qk(s, stage);
       search(s, current, stage);

@@ -8,6 +8,7 @@
 #include "cuda/common/ptx/math.cuh"
 #include "cuda/common/ptx/mma.cuh"
 #include "cuda/common/ptx/opaque.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/common/ptx/wgmma.cuh"
 #include "cuda/common/visible.h"
 #include "cuda/sm90/backward/shared.cuh"
@@ -173,7 +174,7 @@ class Consumer {
     }
     wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1,
          WaitFor::scores_empty);
-    if (careful && lane() == 0) shared_.careful[score_slot(0)] = careful_mark(0);
+    if (careful && lane() == 0) ptx::store_same(shared_.careful[score_slot(0)], careful_mark(0));
     store_scores();
     ptx::fence_shared_for_engine();
     __syncwarp();

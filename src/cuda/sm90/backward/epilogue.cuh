@@ -48,6 +48,7 @@ __device__ __forceinline__ void Consumer<C>::store_tile(const float (&sums)[D / 
     }
     return;
   }
+  ptx::fence_shared_for_engine();  // which loads another tile into this room
   __syncwarp();
   const int columns =
       static_cast<int>(&view == &a_.call.problem.grad_k ? a_.call.problem.qk_dim : a_.call.problem.v_dim);

@@ -6,6 +6,7 @@
 #include "core/base/text.h"
 #include "cuda/common/backward_order.h"
 #include "cuda/common/host/arena.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 #include "cuda/sm90/common/operand.h"
 
@@ -99,7 +100,7 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
 
 void enqueue(const Decision& /*d*/, const core::Problem& /*p*/, std::byte* /*memory*/, void* stream,
              std::uint32_t* /*report*/) {
-  launch(nullptr, "hopper backward", 1, 1, 0, stream, nullptr);
+  launch(KernelCall{}, "hopper backward", 1, 1, 0, stream);
 }
 
 #endif

@@ -45,7 +45,8 @@ __device__ __forceinline__ void Consumer<C>::exponentiate(int slot) {
   const float scale = a_.call.features.scale_log2;
 #pragma unroll
   for (int j = 0; j < kQueries / 8; ++j) {
-    const float2 pair = *reinterpret_cast<const float2*>(lse + j / 8 * 128 + j % 8 * 8);
+    // Statistics beyond the sequence have not been loaded; apply_mask or clear_masked hides them.
+    const float2 pair = ptx::load_any(*reinterpret_cast<const float2*>(lse + j / 8 * 128 + j % 8 * 8));
 #pragma unroll
     for (int i = 4 * j; i < 4 * j + 4; ++i)
       s_[i] = ptx::exp2(fmaf(s_[i], scale, i % 2 == 0 ? -pair.x : -pair.y));
@@ -58,7 +59,7 @@ __device__ __forceinline__ void Consumer<C>::differentiate(int slot, int part, s
   const float* deltas = shared_.statistics[slot][part][1] + lane() % 4 * 2;
 #pragma unroll
   for (int j = 8 * part; j < 8 * part + 8; ++j) {
-    const float2 pair = *reinterpret_cast<const float2*>(deltas + j % 8 * 8);
+    const float2 pair = ptx::load_any(*reinterpret_cast<const float2*>(deltas + j % 8 * 8));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float &p = s_[4 * j + i], &grad = ds_[4 * (j % 8) + i];
@@ -134,7 +135,7 @@ __device__ __forceinline__ void Consumer<C>::clear_queries(int slot) {
     for (int at = static_cast<int>(threadIdx.x) % kWarpGroup; at < D / C.panel() * kQueries * 8;
          at += kWarpGroup) {
       const int row = at / 8 % kQueries, panel = at / 8 / kQueries;
-      clear_chunk<C.type>(
+      clear_chunk<C.type, true>(
           ptx::shared_address(tile) +
           static_cast<std::uint32_t>(panel * kQueries * kRowBytes + row * kRowBytes + at % 8 * kChunkBytes));
     }
@@ -188,8 +189,9 @@ __device__ __forceinline__ void Consumer<C>::begin_head(int head) {
   DropoutHead& own = shared_.dropout[group_ * 2 + warp_ / 2];
   const core::DropoutStream stream = core::dropout_stream(p, tile().sequence, head);
   ptx::meet(kPair + group_ * 2 + warp_ / 2, 64);  // the other warp writes the same
-  own.stream = stream;
-  own.columns[lane / 8] = dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8);
+  ptx::store_same(own.stream, stream);
+  ptx::store_same(own.columns[lane / 8],
+                  dropout_columns(stream, (p.origin.column + key) / core::kDropoutGroup, lane / 8));
   __syncwarp();
 }
 

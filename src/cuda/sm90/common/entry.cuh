@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/common/ptx/async.cuh"
+#include "cuda/common/ptx/shared_memory.cuh"
 #include "cuda/sm90/common/layout.h"
 
 namespace tessera::cuda::sm90 {
@@ -13,7 +14,7 @@ namespace tessera::cuda::sm90 {
 template <auto C, typename Memory, typename Loader, typename Consumer, typename Arguments>
 __device__ __forceinline__ void run_warp_groups(const Arguments& arguments) {
   static_assert(sizeof(Memory) <= C.shared_bytes());
-  extern __shared__ __align__(kSwizzleBytes) unsigned char memory[];
+  TESSERA_DYNAMIC_SHARED(unsigned char, kSwizzleBytes, memory);
   auto& shared = *reinterpret_cast<Memory*>(memory);
   const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {

@@ -8,6 +8,7 @@
 #include "core/base/text.h"
 #include "cuda/common/features.h"
 #include "cuda/common/host/arena.h"
+#include "cuda/common/host/launch.h"
 #include "cuda/common/host/limits.h"
 #include "cuda/sm90/common/operand.h"
 #include "cuda/sm90/forward/table.h"
@@ -123,7 +124,7 @@ void enqueue(const Decision& d, const core::Problem& p, std::byte* memory, void*
 
 void enqueue(const Decision& /*d*/, const core::Problem& /*p*/, std::byte* /*memory*/, void* stream,
              std::uint32_t* /*report*/) {
-  launch(nullptr, "hopper forward", 1, 1, 0, stream, nullptr);
+  launch(KernelCall{}, "hopper forward", 1, 1, 0, stream);
 }
 
 #endif
