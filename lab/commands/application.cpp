@@ -95,6 +95,7 @@ void declare(CLI::App& application, Action& action) {
                                "Print the version and exit");
   application.set_help_flag("-h,--help", "Print this help and exit");
   application.allow_extras();
+  application.require_subcommand(0, 1);  // a second name is an argument of the first: "man bench"
   application.footer(
       "Start with\n"
       "  tessera info                                  show the build, the devices and their kernels\n"

@@ -22,6 +22,8 @@ PRESETS = {
                             betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, warmup=1000, epochs=5.0, compiled=True),
     "small": GptConfig(vocabulary=4096, width=256, depth=4, heads=4, inner=1024, sequence=256, dropout=0.0, block_size=32,
                        batch=4, accumulation=2, learning_rate=1e-3, warmup=30, steps=300, evaluate_every=20),
+    "tiny": GptConfig(vocabulary=512, width=64, depth=2, heads=2, inner=256, sequence=64, dropout=0.0, block_size=16,
+                      batch=8, accumulation=2, learning_rate=3e-3, warmup=10, steps=100, evaluate_every=10),
     # An encoder of BERT-large's shape; batch and learning rate are those of its paper, on one device by accumulation.
     "bert-large": GptConfig(vocabulary=30522, width=1024, depth=24, heads=16, inner=4096, sequence=512, dropout=0.1,
                             init_std=0.02, block_size=128, batch=8, accumulation=32, learning_rate=1e-4,
@@ -30,8 +32,6 @@ PRESETS = {
     "bert-tiny": GptConfig(vocabulary=512, width=64, depth=2, heads=2, inner=256, sequence=64, dropout=0.0, block_size=16,
                            batch=8, accumulation=2, learning_rate=3e-3, betas=(0.9, 0.999), warmup=10, steps=100,
                            evaluate_every=10, masked=0.15),
-    "tiny": GptConfig(vocabulary=512, width=64, depth=2, heads=2, inner=256, sequence=64, dropout=0.0, block_size=16,
-                      batch=8, accumulation=2, learning_rate=3e-3, warmup=10, steps=100, evaluate_every=10),
 }  # fmt: skip
 
 

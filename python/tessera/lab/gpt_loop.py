@@ -183,7 +183,7 @@ def train(link, config, attention, corpus, device, dtype, seed, deterministic, s
             learning_rate=learning_rate(config, trainer.step, steps), parameters=count_parameters(trainer.model),
         )  # fmt: skip
 
-    if trainer.step == 0:
+    if trainer.step == 0 and link.turn():  # in turns, so that rows have the order of the attentions
         tell_row()
     while trainer.step < steps and link.turn():
         trainer.train_step()

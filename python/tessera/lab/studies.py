@@ -17,7 +17,7 @@ from tessera.lab.errors import Interrupted, UsageError
 from tessera.lab.exact import sampled_error
 from tessera.lab.memory import is_out_of_memory, meter_of
 from tessera.lab.progress import time_text
-from tessera.lab.rows import KEY_FIELDS, RUN_FIELDS, parse_row, timing_fields
+from tessera.lab.rows import RUN_FIELDS, TABLE, parse_row, timing_fields
 
 METHODS = ("pytorch", "sdpa")
 STAGES = ("matmul QK^T", "mask", "softmax", "dropout", "matmul PV")  # as `tessera lab steps` names them
@@ -25,7 +25,11 @@ ONE_KERNEL = "one kernel"
 SECONDS = 0.25  # for each method and point, pauses included
 MOST_CALLS, FEWEST_CALLS = 50, 5
 SHARED_FIELDS = (*RUN_FIELDS, "scale", "study_factor")  # equal in all rows of a run
-POINT_FIELDS = tuple(name for name in KEY_FIELDS if name not in ("algorithm", "stage"))
+# What `tessera lab` asks; the other fields of a question are of training.
+POINT_FIELDS = tuple(
+    field["name"] for field in TABLE
+    if field["role"] == "key" and "lab" in field.get("programs", ["lab"]) and field["name"] not in ("algorithm", "stage")
+)  # fmt: skip
 TYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 

@@ -187,7 +187,7 @@ def run(task, arguments, interrupt, listener=None, patient=False):
 
 def run_in_turns(task, arguments, interrupt, listeners, settle=lambda: None):
     """Runs task(link, **arguments[i]) in a process each and returns their Outcomes. Between two calls of Link.turn only one
-    of them works: in rounds, each in a random order, so that what slows the machine slows all of them. `settle` is called
+    of them works: first in their order, then in rounds, each in a random order, so that what slows the machine slows all. `settle` is called
     before every turn. An interruption asks all of them to stop, waits for them and raises Interrupted.
     """
     workers, turns, last, draw = [], [], None, random.Random(0)
@@ -205,7 +205,7 @@ def run_in_turns(task, arguments, interrupt, listeners, settle=lambda: None):
                 continue
             turns = [index for index in turns if index in working]
             if not turns:
-                turns = next_order(working, [last], draw)
+                turns = working if last is None else next_order(working, [last], draw)
             settle()
             last = turns.pop(0)
             workers[last].tell("go")
