@@ -316,6 +316,10 @@ TEST(DecodeChoice, FewQueriesAreItsOwn) {
   const Plan prefill = plan({}, Shapes{.q_length = 64, .k_length = 4096, .q_heads = 32, .kv_heads = 8});
   EXPECT_EQ(prefill.kernel, "cpu.flash2");
   EXPECT_EQ(why_not(prefill, kKernel), "supports at most 16 queries; this call has 64");
+  EXPECT_EQ(plan({}, Shapes{.q_length = 12, .k_length = 64}).kernel, kKernel);
+  EXPECT_EQ(plan({}, Shapes{.q_length = 12, .k_length = 32}).kernel, "cpu.flash2");
+  EXPECT_EQ(plan({}, Shapes{.q_length = 16, .k_length = 513, .dtype = DType::fp16}).kernel, kKernel);
+  EXPECT_EQ(plan({}, Shapes{.q_length = 16, .k_length = 512, .dtype = DType::fp16}).kernel, "cpu.flash2");
   const Plan cached = plan({}, Shapes{.q_length = 16, .k_length = 64});
   EXPECT_EQ(cached.kernel, "cpu.flash2");
   EXPECT_EQ(why_not(cached, kKernel), "is slower for 16 queries and 64 keys in fp32");

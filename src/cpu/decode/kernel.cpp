@@ -70,7 +70,9 @@ core::Choice choose_decode(const core::Problem& p, int workers, Target target) {
 }
 
 bool prefers_decode(DType dtype, std::int64_t queries, std::int64_t keys) noexcept {
-  const std::int64_t many_keys = dtype == DType::bf16 ? 32 : 2048;
+  std::int64_t many_keys = 2048;
+  if (dtype == DType::bf16 || (dtype == DType::fp32 && queries <= 12)) many_keys = 32;
+  if (dtype == DType::fp16) many_keys = 512;
   return queries <= kFewDecodeQueries || (queries <= kMostDecodeQueries && keys > many_keys);
 }
 

@@ -16,8 +16,9 @@ inline constexpr std::int64_t kMostDecodeQueries = 16;
 // Whether cpu.decode is preferred to cpu.flash2 for a sequence, by its own lengths. cpu.flash2 puts
 // the queries of one head into its lanes: with few queries, most lanes compute nothing. With 9 to
 // 16 queries it is ahead while K and V stay in the caches. Measured on Zen 5, 12 heads of head_dim
-// 64, time of cpu.decode / cpu.flash2: fp32 8 queries 0.9 (16 keys) to 0.6 (4096), 12 queries 1.2
-// and 0.8, 16 queries 1.5 and 1.1; bf16 16 queries 1.1 (32 keys), 0.9 (128) and 0.8 (4096).
+// 64, time of cpu.decode / cpu.flash2: fp32 12 queries 1.12 (16 keys), 0.98 (32), 0.89 (64) and
+// 0.95 (2048), 16 queries 1.35 (16), 1.15 (64) and 1.24 (2048); fp16 12 queries 1.2 (64) and 0.79
+// (512), 16 queries 0.89 (2048); bf16 16 queries 1.15 (16) and 0.97 (32).
 bool prefers_decode(DType dtype, std::int64_t queries, std::int64_t keys) noexcept;
 
 // Requires a vector instruction set.
