@@ -98,7 +98,7 @@ struct BiasGradient {
 #pragma unroll 1
     for (int batch = first_batch; batch < last_batch; ++batch) {
       const core::Sequence s = core::sequence(p, batch);
-      if (key >= s.k_length) continue;
+      if (key >= s.k_length || tile_begin >= s.q_length) continue;  // else K and V would arrive for nobody
       const int queries = static_cast<int>(s.q_length), keys = static_cast<int>(s.k_length);
       const int q_end = one_row || tile_begin + C.block_q() > queries ? queries : tile_begin + C.block_q();
 #pragma unroll 1
