@@ -14,8 +14,8 @@
 namespace gpu_model {
 namespace {
 
-// The frames of an address, innermost first, two lines of text each: function and "file:line". The program is
-// linked at fixed addresses, so that addr2line knows them.
+// The frames of an address, innermost first, two lines of text each: function and "file:line". The
+// program is linked at fixed addresses, so that addr2line knows them.
 std::string frames_of(Place at) {
   constexpr std::uintptr_t kBack = 1;  // a return address is behind the call
   const std::string command = tessera::core::concat(
@@ -56,8 +56,8 @@ std::string short_name(const std::string& function) {
   return text;
 }
 
-// The innermost line of a kernel, else of anything but the twins; without either the function, where
-// the compiler has merged code of several lines.
+// The innermost line of a kernel, else of anything but the twins; without either the function,
+// where the compiler has merged code of several lines.
 std::string look_up(Place at) {
   std::istringstream frames(frames_of(at));
   std::string function, frame, outside, innermost;
