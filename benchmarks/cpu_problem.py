@@ -99,7 +99,7 @@ class Problem:
         if self.slopes is not None:
             arguments["alibi_slopes"] = self.slopes.data_ptr()
         if self.visible is not None:
-            arguments["bias"] = self.additive(causal=False)  # becomes: arguments["visible"] = self.visible
+            arguments["visible"] = self.visible
         if self.cell.feature == "window":
             arguments["left"] = WINDOW - 1
         return arguments

@@ -14,7 +14,7 @@ import tempfile
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
 
 FORWARD, BACKWARD = 0, 1
-DTYPES = {"torch.float64": 0, "torch.float32": 1, "torch.float16": 2, "torch.bfloat16": 3}
+DTYPES = {"torch.float64": 0, "torch.float32": 1, "torch.float16": 2, "torch.bfloat16": 3, "torch.bool": 4}
 
 
 class Device(Structure):
@@ -80,7 +80,7 @@ class Attention(Versioned):
 
 class ForwardTensors(Versioned):
     _fields_ = [("struct_size", c_size_t)] + [
-        (name, POINTER(Tensor)) for name in ("q", "k", "v", "bias", "out", "lse")
+        (name, POINTER(Tensor)) for name in ("q", "k", "v", "bias", "out", "lse", "visible")
     ]
 
 
@@ -89,7 +89,7 @@ class BackwardTensors(Versioned):
         (name, POINTER(Tensor))
         for name in (
             *("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse"),
-            *("grad_q", "grad_k", "grad_v", "grad_bias"),
+            *("grad_q", "grad_k", "grad_v", "grad_bias", "visible"),
         )
     ]
 
@@ -111,7 +111,7 @@ class Shapes(Versioned):
     _fields_ = [
         ("struct_size", c_size_t),
         *((name, c_int64) for name in ("batch", "q_length", "k_length", "q_heads", "kv_heads", "qk_dim", "v_dim")),
-        *((name, c_int32) for name in ("dtype", "lse", "bias", "reserved")),
+        *((name, c_int32) for name in ("dtype", "lse", "bias", "visible")),
     ]
 
 
@@ -161,9 +161,14 @@ def lse_tensor(tensor):
     return describe(tensor, (*tensor.shape, 1), (*tensor.stride(), 1))
 
 
-def bias_tensor(tensor):
-    """A torch tensor (B or 1, H or 1, Nq or 1, Nk) as Tessera's bias."""
+def broadcast_tensor(tensor):
+    """A torch tensor (B or 1, H or 1, Nq or 1, Nk) as Tessera's bias or boolean mask."""
     return describe(tensor, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def broadcast_tensors(**tensors):
+    """Those that are given, by name."""
+    return {name: broadcast_tensor(tensor) for name, tensor in tensors.items() if tensor is not None}
 
 
 def with_variables(path, variables):
@@ -196,21 +201,19 @@ class Tessera:
         if status != 0:
             raise RuntimeError(f"tessera: {self.library.tsr_last_error().decode()}")
 
-    def forward(self, q, k, v, out, lse, bias=None, **options):
+    def forward(self, q, k, v, out, lse, bias=None, visible=None, **options):
         tensors = {"q": tokens(q), "k": tokens(k), "v": tokens(v), "out": tokens(out)}
         if lse is not None:
             tensors["lse"] = lse_tensor(lse)
-        if bias is not None:
-            tensors["bias"] = bias_tensor(bias)
+        tensors |= broadcast_tensors(bias=bias, visible=visible)
         return Call(self, FORWARD, tensors, **options)
 
-    def backward(self, q, k, v, out, lse, grad_out, grad_q, grad_k, grad_v, bias=None, **options):
+    def backward(self, q, k, v, out, lse, grad_out, grad_q, grad_k, grad_v, bias=None, visible=None, **options):
         named = {"q": q, "k": k, "v": v, "out": out, "grad_out": grad_out}
         named |= {"grad_q": grad_q, "grad_k": grad_k, "grad_v": grad_v}
         tensors = {name: tokens(tensor) for name, tensor in named.items()}
         tensors["lse"] = lse_tensor(lse)
-        if bias is not None:
-            tensors["bias"] = bias_tensor(bias)
+        tensors |= broadcast_tensors(bias=bias, visible=visible)
         return Call(self, BACKWARD, tensors, **options)
 
     def block_mask(self, kept, length, block):
