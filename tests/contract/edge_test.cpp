@@ -326,7 +326,8 @@ TEST_P(EdgeTest, BiasOfMinusInfinityOverWholeSteps) {
       for (std::int64_t j = 0; j < 1100; ++j) {
         const bool hidden = (j >= 200 && j < 730) || (i < 330 && j >= 850) || (i >= 520 && j < 140);
         if (!hidden) continue;
-        for (std::int64_t h = 0; h < 2; ++h) reference::write(problem.forward.bias, 0, h, i, j, kMinusInfinity);
+        for (std::int64_t h = 0; h < 2; ++h)
+          reference::write(problem.forward.bias, 0, h, i, j, kMinusInfinity);
       }
     }
     run(problem, kernel());

@@ -162,7 +162,8 @@ class BackwardTile {
 
   // P^T (after dropout) and dS^T for keys of the range: one line of rows per key, 0 where a row
   // does not see the key. With `of_capped_score`, dS is the gradient of the score after softcap, as
-  // a bias gets it. Returns whether a row may see a key; if not, all is 0, and no product is needed.
+  // a bias gets it. Returns whether a row may see a key; if not, all is 0, and no product is
+  // needed.
   bool recompute(const core::TileRange& keys, bool of_capped_score) {
     of_capped_score_ = of_capped_score;
     bool visible = false;

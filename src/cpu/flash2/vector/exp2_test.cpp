@@ -1,5 +1,5 @@
-// The error of the kernels' own exponential and tanh, in units in the last place, on every target of
-// this CPU.
+// The error of the kernels' own exponential and tanh, in units in the last place, on every target
+// of this CPU.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/flash2/vector/exp2_test.cpp"  // NOLINT(build/include)
 #include <gtest/gtest.h>
@@ -198,8 +198,7 @@ TEST_P(Exp2, Fp32StaysWithinItsErrorBound) {
   EXPECT_EQ(accuracy.above_one, 0);
 }
 
-// tanh over all positive floats: at most TANHFMA ULP with FMA, TANHSSE without (measured 2026-11-19
-// with a stride of 1). Its sign is the argument's, which the last loop looks at.
+// tanh over positive floats; its sign is the argument's, which the last loop looks at.
 TEST_P(Exp2, TanhStaysWithinItsErrorBound) {
   constexpr std::uint32_t kLeast = 0x00800000U, kLargest = 0x7F800000U;  // normal numbers, then infinity
   const auto stride = static_cast<std::uint32_t>(test::scaled(61, 997, "stretches of floats, one of"));

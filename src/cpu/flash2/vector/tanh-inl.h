@@ -19,9 +19,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
 
-// tanh(x). In fp32 tanh|x| = m / (2 - m) with m = 1 - 2^z and z = -2 log2(e) |x| = n + f, |f| <= 1/2:
-// m = (1 - 2^n) - 2^n (2^f - 1) has no cancellation, so small results are as exact as large ones.
-// At most 3.1 ULP (tanh_test.cpp), never above 1, and odd to the last bit. NaN stays NaN.
+// tanh(x). In fp32 tanh|x| = m / (2 - m) with m = 1 - 2^z, z = -2 log2(e) |x| = n + f and
+// |f| <= 1/2: m = (1 - 2^n) - 2^n (2^f - 1) keeps small results as exact as large ones. At most 3.1
+// ULP (exp2_test.cpp), never above 1, and odd to the last bit. NaN stays NaN.
 template <typename A>
 HWY_INLINE Vector<A> tanh_of(Vector<A> x) {
   const Tag<A> d;
