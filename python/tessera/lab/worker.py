@@ -187,8 +187,8 @@ def run(task, arguments, interrupt, listener=None, patient=False):
 
 def run_in_turns(task, arguments, interrupt, listeners, settle=lambda: None):
     """Runs task(link, **arguments[i]) in a process each and returns their Outcomes. Between two calls of Link.turn only one
-    of them works: first in their order, then in rounds, each in a random order, so that what slows the machine slows all. `settle` is called
-    before every turn. An interruption asks all of them to stop, waits for them and raises Interrupted.
+    of them works: first in their order, then in rounds, each in a random order, so that what slows the machine slows all.
+    `settle` is called before every turn. An interruption asks all of them to stop, waits for them and raises Interrupted.
     """
     workers, turns, last, draw = [], [], None, random.Random(0)
     stopping = Stopping(interrupt)
