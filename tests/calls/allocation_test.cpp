@@ -238,7 +238,8 @@ TEST(AllocationFailure, CInterface) {
   const tsr_tensor q = to_c(problem.forward_tensors.q), k = to_c(problem.forward_tensors.k);
   const tsr_tensor v = to_c(problem.forward_tensors.v), out = to_c(problem.forward_tensors.out);
   const tsr_tensor lse = to_c(problem.forward_tensors.lse);
-  const tsr_forward_tensors tensors{sizeof(tsr_forward_tensors), &q, &k, &v, nullptr, &out, &lse};
+  tsr_forward_tensors tensors = TSR_FORWARD_TENSORS_INIT;
+  tensors.q = &q, tensors.k = &k, tensors.v = &v, tensors.out = &out, tensors.lse = &lse;
   survives(
       "tsr_forward", [&] { return status_is_ok(tsr_forward(nullptr, &tensors, nullptr)); },
       [&] { return problem.forward_is_right(); });
