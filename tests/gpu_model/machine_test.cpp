@@ -280,6 +280,11 @@ TEST(GpuModel, DeadlocksNameTheBarrier) {
   });
 }
 
+TEST(GpuModel, BarriersAreEmptyAtTheEnd) {
+  gpu_model::set_seed(0);
+  EXPECT_THROW(launch(1, 32, 0, [] { ptx::pass(1, 64); }), std::runtime_error);
+}
+
 TEST(GpuModel, LanesMustMeet) {
   expect_error("while other lanes of its warp execute", 32, 256, [] {
     if (thread() % 2 == 0) __syncwarp();

@@ -162,6 +162,13 @@ void check_end(Thread& thread) {
 
 void check_end(Block& block) {
   if (!block.loads.empty()) fail("ends the thread block while bulk copies write its shared memory", nullptr);
+  for (std::size_t id = 0; id < block.named.size(); ++id) {
+    const NamedBarrier& barrier = block.named[id];
+    if (barrier.arrived == 0) continue;
+    fail(tessera::core::concat("ends the thread block while barrier ", id, " has ", barrier.arrived, " of ",
+                               barrier.expected, " arrivals"),
+         nullptr);
+  }
 }
 
 }  // namespace gpu_model

@@ -174,7 +174,10 @@ class Consumer {
     }
     wait(&shared_.scores_empty[score_slot(0)], (queries_.count() / C.kScoreStages & 1) ^ 1,
          WaitFor::scores_empty);
-    if (careful && lane() == 0) ptx::store_same(shared_.careful[score_slot(0)], careful_mark(0));
+    if (careful && lane() == 0) {
+      const int mark = careful_mark(0);  // as an argument it would change the machine code
+      ptx::store_same(shared_.careful[score_slot(0)], mark);
+    }
     store_scores();
     ptx::fence_shared_for_engine();
     __syncwarp();
