@@ -321,9 +321,12 @@ std::int64_t study_factor(Device device) { return device.type == DeviceType::cpu
 std::string describe(const Study& study) {
   std::string text =
       wrap(fmt::format("{}: {}; {}", study.name, study.origin, study.settings), line_width(), 2) + "\n";
-  for (const Experiment& experiment : study.experiments)
-    text += fmt::format("  {}  {}\n", pad(experiment.name, 16, Justify::left),
-                        wrap(experiment.question, line_width(), 20));
+  std::size_t width = 0;
+  for (const Experiment& experiment : study.experiments) width = std::max(width, experiment.name.size());
+  for (const Experiment& experiment : study.experiments) {
+    text += fmt::format("  {}  {}\n", pad(experiment.name, width, Justify::left),
+                        wrap(experiment.question, line_width(), width + 4));
+  }
   for (const std::string& command : study.commands) text += fmt::format("  and {}\n", command);
   return text;
 }

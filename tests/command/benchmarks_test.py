@@ -77,7 +77,7 @@ def test_structs_are_those_of_the_header(name):
     header = (ROOT / "include/tessera/capi.h").read_text()
     body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", header, re.DOTALL).group(1)
     declared = []
-    for line in re.sub(r"///<.*", "", body).split(";"):
+    for line in re.sub(r"///.*", "", body).split(";"):
         if match := re.fullmatch(r"\s*(?:const )?(\w+)\s*(\*?)\s*(\w+)(?:\[(\d+)\])?", line):
             kind, pointer, field, count = match.groups()
             declared.append((field, "pointer" if pointer else CTYPES[kind] + (f"_Array_{count}" if count else "")))

@@ -39,8 +39,8 @@ def on_terminal(columns, *arguments):
 
 
 def widest_of_paragraphs(text):
-    """Of the lines that the command wraps: all but the last, which names another command."""
-    return max(len(line) for line in text.splitlines()[:-1])
+    """Of the lines that the command wraps: all but those that name another command."""
+    return max(len(line) for line in text.splitlines()[:-1] if "python -m" not in line)
 
 
 @pytest.mark.parametrize("columns", (50, 80, 200))

@@ -385,7 +385,7 @@ def test_experiments_of_python_are_drawn(pages, width):
     folder.mkdir(exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of_training()))
     result = report(folder, "--out", folder / "report.html")
-    assert result.returncode == 0 and "3 experiments, 15 figures" in result.stdout, result.stderr
+    assert result.returncode == 0 and "3 experiments, 14 figures" in result.stdout, result.stderr
     seen = probe(variant(folder / "report.html", f"training-{width}", "light"), width)
     assert seen["problems"] == [] and seen["width"] <= seen["view"]
     assert [(chart["figure"], chart["series"]) for chart in seen["charts"]] == expected_series(folder / "report.html")
