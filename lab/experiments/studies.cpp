@@ -12,22 +12,17 @@
 namespace tessera::lab {
 namespace {
 
-constexpr FigureKind kLines = FigureKind::lines;
-constexpr FigureKind kBars = FigureKind::bars;
-constexpr FigureKind kHeatmap = FigureKind::heatmap;
-constexpr FigureKind kTable = FigureKind::table;
-
 // Studies have one size; see Scale::study.
 Scaled<std::vector<BenchText>> sizes(std::vector<BenchText> sweeps) { return {.full = std::move(sweeps)}; }
 
 Figure lines(const std::string& title, const std::string& x, const std::string& y,
              std::vector<std::string> facets = {}) {
-  return {.kind = kLines, .title = title, .x = x, .y = {y}, .facets = std::move(facets)};
+  return {.kind = FigureKind::lines, .title = title, .x = x, .y = {y}, .facets = std::move(facets)};
 }
 
 Figure bars(const std::string& title, const std::string& x, const std::string& y,
             std::vector<std::string> facets = {}) {
-  return {.kind = kBars, .title = title, .x = x, .y = {y}, .facets = std::move(facets)};
+  return {.kind = FigureKind::bars, .title = title, .x = x, .y = {y}, .facets = std::move(facets)};
 }
 
 // Time, speed and peak memory over a field, on linear axes.
@@ -38,7 +33,7 @@ std::vector<Figure> time_speed_peak(const std::string& x, const std::vector<std:
 
 // The same as columns of one table, a row for each value of the field.
 Figure one_table(const std::string& title, const std::string& x) {
-  return {.kind = kTable, .title = title, .x = x, .y = {"median_ms", "tflops", "peak_bytes"}};
+  return {.kind = FigureKind::table, .title = title, .x = x, .y = {"median_ms", "tflops", "peak_bytes"}};
 }
 
 // ---- FlashAttention-1 against PyTorch on a T4, twelve figures ----
@@ -66,7 +61,7 @@ Study t4() {
   Figure directions = bars("Figure 9: time by direction", "q_length", "median_ms", {"algorithm", "batch"});
   directions.series = {"direction"};
   Figure by_dim = lines("Figure 10: speed", "qk_dim", "tflops");
-  const Figure heat = {.kind = kHeatmap,
+  const Figure heat = {.kind = FigureKind::heatmap,
                        .title = "Figure 11: speed",
                        .x = "q_length",
                        .y = {"batch"},
@@ -172,7 +167,7 @@ Study l4() {
                 .only_on = DeviceType::cuda}},
           .figures = {device,
                       lines("Time on the host", "q_length", "host_ms"),
-                      {.kind = kTable,
+                      {.kind = FigureKind::table,
                        .title = "Device and host",
                        .x = "q_length",
                        .y = {"median_ms", "host_ms", "max_error"}}}}},
@@ -200,7 +195,7 @@ Study tables() {
       "points", "batch and sequence", "Which sizes run at all, how fast, and with how much memory?",
       "standard,flash2", {"--causal yes --heads 32 --dim 64 --batch 16,32,64 --seq 512,1024,2048"},
       time_speed_peak("q_length", {"batch"}));
-  points.figures.push_back({.kind = kHeatmap,
+  points.figures.push_back({.kind = FigureKind::heatmap,
                             .title = "Fits or not",
                             .x = "q_length",
                             .y = {"batch"},

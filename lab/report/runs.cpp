@@ -8,6 +8,7 @@
 
 #include "lab/measure/fields.h"
 #include "lab/report/figure/fields.h"
+#include "lab/report/figure/marks.h"
 #include "lab/report/figure/rows.h"
 #include "lab/terminal/errors.h"
 #include "lab/terminal/text.h"
@@ -17,10 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kNoisyRange = 0.1;  // of the quartiles, as a share of the median
 constexpr double kNoisyShare = 0.2;  // of the rows of a run
 
-std::string text_of(const json& row, const char* field) {
+std::string string_of(const json& row, const char* field) {
   return row.contains(field) && row[field].is_string() ? row[field].get<std::string>() : std::string();
 }
 
@@ -35,13 +35,13 @@ bool same_place(const Run& a, const Run& b) {
 
 std::size_t run_of(std::vector<Run>& runs, const json& row) {
   const Run seen{.label = {},
-                 .machine = text_of(row, "machine"),
-                 .device = text_of(row, "device"),
-                 .gpu = text_of(row, "gpu"),
-                 .commit = text_of(row, "commit"),
-                 .version = text_of(row, "version"),
-                 .first_date = text_of(row, "date"),
-                 .last_date = text_of(row, "date")};
+                 .machine = string_of(row, "machine"),
+                 .device = string_of(row, "device"),
+                 .gpu = string_of(row, "gpu"),
+                 .commit = string_of(row, "commit"),
+                 .version = string_of(row, "version"),
+                 .first_date = string_of(row, "date"),
+                 .last_date = string_of(row, "date")};
   auto run = std::find_if(runs.begin(), runs.end(), [&](const Run& other) {
     return same_place(other, seen) && other.commit == seen.commit;
   });
@@ -102,7 +102,7 @@ bool is_preferred(const std::string& path, const std::string& prefer) {
   return path == prefer || path == prefer + (prefer.ends_with('/') ? "" : "/") + "results.jsonl";
 }
 
-std::vector<std::string> point_fields() {
+std::vector<std::string> key_fields() {
   std::vector<std::string> names;
   for (const Field& field : fields()) {
     if (field.role == Role::key) names.push_back(field.name);
@@ -133,7 +133,7 @@ MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& 
   if (!known)
     throw UsageError(fmt::format("--prefer '{}': is none of the results; give one of them", prefer));
 
-  const std::vector<std::string> point = point_fields();
+  const std::vector<std::string> point = key_fields();
   auto place_of = [](const json& row) {
     return key_of(row, {"experiment", "machine", "device", "gpu", "commit"});
   };
@@ -146,7 +146,7 @@ MergedRows merge_rows(const std::vector<ResultsFile>& files, const std::string& 
       if (found == places.end()) found = places.insert(found, {key, {}});
       std::vector<Part>& parts = found->second;
       if (parts.empty() || parts.back().path != file.path) parts.push_back({file.path, "", 0, {}});
-      parts.back().last_date = std::max(parts.back().last_date, text_of(row, "date"));
+      parts.back().last_date = std::max(parts.back().last_date, string_of(row, "date"));
       ++parts.back().rows;
       parts.back().points.insert(key_of(row, point));
     }

@@ -16,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kNoisyRange = 0.1;
 constexpr double kCoincide = 0.01;
 
 struct Quartiles {

@@ -9,6 +9,9 @@
 
 namespace tessera::lab::report {
 
+// A measurement is noisy when its quartiles are further apart, as a share of the median.
+inline constexpr double kNoisyRange = 0.1;
+
 // The position of a row on an axis.
 std::size_t position(const Axis& axis, const nlohmann::json& row);
 

@@ -9,11 +9,12 @@
 #include "lab/terminal/units.h"
 
 namespace tessera::lab::report {
-namespace {
 
 bool more_is_better(const DrawnFigure& figure) {
   return figure.y.measure == Measure::rate || figure.y.field == "q_length";
 }
+
+namespace {
 
 bool better(const DrawnFigure& figure, Verdict verdict) {
   return verdict == (more_is_better(figure) ? Verdict::more : Verdict::less);

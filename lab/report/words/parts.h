@@ -22,6 +22,9 @@ std::vector<Context> contexts_of(const DrawnFigure& figure);
 // The series that others are compared with: standard, else tessera, else the first one.
 const Series& baseline_of(const Group& group);
 
+// Whether larger values are better: of rates, and of lengths that fit.
+bool more_is_better(const DrawnFigure& figure);
+
 std::optional<std::size_t> last_common(const Series& a, const Series& b);
 
 // The words of a verdict: "4.0 times as fast", "1/180 of the memory", "no difference found".

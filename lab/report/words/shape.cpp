@@ -22,8 +22,6 @@ double student(std::size_t freedom) {
   return freedom <= kValues.size() ? kValues[freedom - 1] : 2.0;
 }
 
-bool more_is_better(const DrawnFigure& figure) { return figure.y.measure == Measure::rate; }
-
 // "forward: " in front of what is said about one of several contexts.
 std::string prefix(const std::vector<Context>& contexts, const Context& context) {
   return contexts.size() > 1 && !context.name.empty() ? sentence(context.name) + ": " : "";
