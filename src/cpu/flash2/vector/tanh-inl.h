@@ -28,8 +28,9 @@ HWY_INLINE Vector<A> tanh_of(Vector<A> x) {
   const Tag<A> d;
   if constexpr (std::is_same_v<A, float>) {
     const hn::RebindToSigned<Tag<A>> di;
-    // 2^-30 does not change a 1 any more. Max returns its second argument where that is NaN.
-    const Vector<A> z = hn::Max(hn::Set(d, -30.0F), hn::Mul(hn::Abs(x), hn::Set(d, -2 * kLog2E)));
+    // 2^-30 does not change a 1 any more. Not Max, which loses a NaN on Arm.
+    const Vector<A> least = hn::Set(d, -30.0F), all = hn::Mul(hn::Abs(x), hn::Set(d, -2 * kLog2E));
+    const Vector<A> z = hn::IfThenElse(hn::Lt(all, least), least, all);
     const Vector<A> magic = hn::Set(d, 12582912.0F + 127.0F);
     const Vector<A> shifted = hn::Add(z, magic);
     const Vector<A> f = hn::Sub(z, hn::Sub(shifted, magic));
