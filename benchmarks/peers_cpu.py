@@ -206,7 +206,7 @@ class Table:
         return row
 
     def note_peaks(self):
-        """The ceilings of this run, which are known at its end."""
+        """The ceilings of this run. They are complete when it ends."""
         for row in self.new:
             row["peak_gflops"] = self.machine.ceiling(row.get("dtype"), row.get("threads") or self.all_threads)
 

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// The fields that say what was asked for. The scale of a run only chooses among them.
+// The fields that say what was requested. The scale of a run only chooses among them.
 const std::vector<std::string>& point_fields() {
   static const std::vector<std::string> kAll = [] {
     std::vector<std::string> names;

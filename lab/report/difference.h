@@ -25,7 +25,7 @@ struct Difference {
   [[nodiscard]] std::size_t count(Change change) const;
 };
 
-// Rows are the same point when they agree in every field that says what was asked for. A change is
+// Rows are the same point when they agree in every field that says what was requested. A change is
 // told only where the quartiles do not overlap and the medians differ by more than 5 %; `broken` is
 // a row that was ok and is not any more.
 Difference difference_of(const ResultsFile& older, const ResultsFile& newer);

@@ -88,7 +88,7 @@ TEST(ReportModel, RunsThatWereAskedForDifferentThingsSaySo) {
   for (nlohmann::json row : test_rows()) {
     row["machine"] = "CPU B, 8 CPUs";
     row["batch"] = 4;
-    row["block_q"] = 32;  // the library's choice there, not what was asked for
+    row["block_q"] = 32;  // the library's choice there, not what was requested
     other.push_back(row);
   }
   const Report report = make_report({test_results(test_rows()), test_results(other)});

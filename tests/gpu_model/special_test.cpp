@@ -154,7 +154,7 @@ TEST_F(SpecialOnModel, AnInfiniteValueStaysInItsRows) {
   }
 }
 
-// Non-finite numbers in each operand of the backward pass reach the gradients of who sees them.
+// Non-finite values in an operand of the backward pass reach only gradients of visible pairs.
 TEST_F(SpecialOnModel, NonFiniteValuesStayInTheirGradients) {
   unsigned seed = 0;
   for (const std::string kernel : {"cuda.hopper", "cuda.flash2"}) {

@@ -72,7 +72,7 @@ inline void expect_only_reached(const char* name, const Tensor& clean, const Ten
             b == Poison::kBatch && heads.count(head) != 0 && rows[static_cast<std::size_t>(row)];
         for (std::int64_t d = 0; d < clean.shape[3]; ++d) {
           const auto at = static_cast<std::size_t>(reference::dense_index(clean.shape, b, row, head, d));
-          // Not bit by bit: what is not finite is multiplied in another order.
+          // Not bit by bit: non-finite values are multiplied in another order.
           const double tolerance = 16 * reference::epsilon(clean.dtype) * (1 + std::abs(before[at]));
           const bool strays = !reached && !(std::abs(after[at] - before[at]) <= tolerance);
           const bool lasts =
